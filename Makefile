@@ -1,0 +1,82 @@
+# The commands of this repository. `make help` lists them; CMakePresets.json has the builds.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+JOBS ?= $(shell nproc)
+WERROR ?= OFF
+FUZZ_SECONDS ?= 60
+ARGS ?=
+export JOBS WERROR
+
+# $(call build,<preset>[,<ninja targets>])
+define build
+	cmake --preset $(1) --log-level=WARNING -DHAWSER_WERROR=$(WERROR) >/dev/null
+	cmake --build --preset $(1) -j $(JOBS) $(if $(2),--target $(2))
+endef
+
+.PHONY: help
+help: ## this text
+	@echo "hawser $$(cat VERSION): remote calls for PyTorch tensors"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "What is missing is installed at the first run (Debian, Ubuntu; needs root or sudo)."
+	@echo "Variables: JOBS=$(JOBS) WERROR=$(WERROR) FUZZ_SECONDS=$(FUZZ_SECONDS) ARGS='<passed on to ctest, demo or bench>'"
+
+.PHONY: demo
+demo: bootstrap ## three processes call each other over shm and tcp, and one is killed
+	$(call build,dev,example_demo)
+	build/dev/examples/demo $(ARGS)
+
+.PHONY: test
+test: check asan tsan ## everything: all tests, then the torch-free layers under both sanitizers
+
+.PHONY: check
+check: bootstrap ## build dev and run all its tests
+	scripts/run_tests.sh dev $(ARGS)
+
+.PHONY: asan
+asan: bootstrap ## torch-free layers under AddressSanitizer and UBSan
+	scripts/run_tests.sh asan $(ARGS)
+
+.PHONY: tsan
+tsan: bootstrap ## torch-free layers under ThreadSanitizer
+	scripts/run_tests.sh tsan $(ARGS)
+
+.PHONY: fuzz
+fuzz: bootstrap-fuzz ## every fuzz target for FUZZ_SECONDS
+	$(call build,fuzz)
+	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+.PHONY: bench
+bench: release ## measure hawser against the limits of this machine
+	scripts/bench.sh $(ARGS)
+
+.PHONY: build
+build: bootstrap ## build dev
+	$(call build,dev)
+
+.PHONY: release
+release: bootstrap ## build release
+	$(call build,release)
+
+.PHONY: lint
+lint: bootstrap ## formatting, Python and shell checks, include rules
+	scripts/lint.sh
+
+.PHONY: format
+format: bootstrap ## format C++ and Python in place
+	scripts/lint.sh --fix
+
+.PHONY: bootstrap bootstrap-fuzz
+bootstrap: ## install what is missing
+	@scripts/bootstrap.sh
+bootstrap-fuzz:
+	@scripts/bootstrap.sh --fuzz
+
+.PHONY: clean distclean
+clean: ## remove build/
+	rm -rf build
+distclean: clean ## remove build/ and .venv
+	rm -rf .venv

@@ -1,0 +1,135 @@
+# Tests, fuzz targets, benchmarks and examples.
+set(HAWSER_TEST_TIMEOUT_S 60)
+if(HAWSER_SANITIZE)
+  set(HAWSER_TEST_TIMEOUT_S 180)
+endif()
+
+# One gtest executable of many files; every TEST is a test of ctest, found when ctest starts.
+function(hawser_gtest name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "LABEL" "SOURCES;LINK")
+  if(NOT arg_SOURCES)
+    return()
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(${name} PRIVATE ${arg_LINK} GTest::gtest GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE HAWSER_TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  gtest_discover_tests(${name} TEST_PREFIX "${arg_LABEL}." DISCOVERY_MODE PRE_TEST
+    DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY "${PROJECT_BINARY_DIR}"
+    PROPERTIES TIMEOUT ${HAWSER_TEST_TIMEOUT_S} LABELS ${arg_LABEL} RUN_SERIAL ${arg_SERIAL})
+endfunction()
+
+function(hawser_tests)
+  include(GoogleTest)
+  set(tests_root "${PROJECT_SOURCE_DIR}/tests")
+
+  # tests/support: code that several test executables share. Torch-free.
+  file(GLOB support CONFIGURE_DEPENDS "${tests_root}/support/*.cpp")
+  if(support)
+    add_library(hawser_test_support STATIC ${support})
+    target_include_directories(hawser_test_support PUBLIC "${PROJECT_SOURCE_DIR}" "${tests_root}")
+    target_link_libraries(hawser_test_support PUBLIC hawser_agent GTest::gtest)
+  else()
+    add_library(hawser_test_support INTERFACE)
+    target_link_libraries(hawser_test_support INTERFACE hawser_agent)
+  endif()
+
+  foreach(layer IN LISTS HAWSER_LAYERS)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${HAWSER_SOURCE_ROOT}/hawser/${layer}/*_test.cpp")
+    hawser_gtest(${layer}_tests LABEL ${layer} SOURCES ${sources}
+      LINK hawser_test_support hawser_${layer})
+    if(sources AND layer IN_LIST HAWSER_TORCH_LAYERS)
+      hawser_use_torch_pch(${layer}_tests)
+    endif()
+  endforeach()
+
+  foreach(suite contract sim)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${tests_root}/${suite}/*.cpp")
+    hawser_gtest(${suite}_tests LABEL ${suite} SOURCES ${sources} LINK hawser_test_support hawser_agent)
+  endforeach()
+
+  if(HAWSER_WITH_TORCH)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${tests_root}/process/*.cpp")
+    # They kill, stop and time real processes: not beside other tests.
+    hawser_gtest(process_tests SERIAL LABEL process SOURCES ${sources} LINK hawser_test_support hawser_node)
+    if(sources)
+      hawser_use_torch_pch(process_tests)
+    endif()
+  endif()
+
+  # The Python of the benchmarks has its tests beside it.
+  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/benchmarks/*_test.py")
+  if(sources)
+    find_program(HAWSER_PYTHON3 python3 REQUIRED)
+    add_test(NAME benchmarks.python WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+      COMMAND ${HAWSER_PYTHON3} -B -m unittest discover -s benchmarks -p "*_test.py")
+    set_tests_properties(benchmarks.python PROPERTIES TIMEOUT 60 LABELS benchmarks)
+  endif()
+
+  foreach(suite layers install)
+    if(EXISTS "${tests_root}/${suite}/CMakeLists.txt")
+      add_subdirectory("${tests_root}/${suite}" "${PROJECT_BINARY_DIR}/tests/${suite}")
+    endif()
+  endforeach()
+endfunction()
+
+# src/hawser/**/<stem>_fuzz.cpp. With HAWSER_FUZZ a libFuzzer executable; otherwise an executable
+# that replays the corpus in tests/fuzz/<stem>_fuzz, run by ctest.
+function(hawser_fuzz_targets)
+  file(GLOB_RECURSE fuzz_sources CONFIGURE_DEPENDS "${HAWSER_SOURCE_ROOT}/hawser/*_fuzz.cpp")
+  foreach(source IN LISTS fuzz_sources)
+    get_filename_component(stem "${source}" NAME_WE)
+    file(RELATIVE_PATH relative "${HAWSER_SOURCE_ROOT}/hawser" "${source}")
+    string(REGEX MATCH "^[^/]+" layer "${relative}")
+    if(NOT layer IN_LIST HAWSER_LAYERS)
+      continue()
+    endif()
+    add_executable(${stem} "${source}")
+    target_link_libraries(${stem} PRIVATE hawser_${layer})
+    if(HAWSER_FUZZ)
+      target_link_options(${stem} PRIVATE -fsanitize=fuzzer)
+      set_property(GLOBAL APPEND PROPERTY HAWSER_FUZZ_TARGETS ${stem})
+    else()
+      target_sources(${stem} PRIVATE "${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cpp")
+      add_test(NAME fuzz_replay.${stem} COMMAND ${stem} "${PROJECT_SOURCE_DIR}/tests/fuzz/${stem}")
+      set_tests_properties(fuzz_replay.${stem} PROPERTIES TIMEOUT ${HAWSER_TEST_TIMEOUT_S} LABELS fuzz)
+    endif()
+  endforeach()
+endfunction()
+
+# benchmarks/*.cpp: one executable each, on libhawser. benchmarks/limits: what the machine itself
+# can do, without hawser and without torch.
+function(hawser_benchmarks)
+  set(root "${PROJECT_SOURCE_DIR}/benchmarks")
+  if(EXISTS "${root}/limits/CMakeLists.txt")
+    add_subdirectory("${root}/limits" "${PROJECT_BINARY_DIR}/benchmarks/limits")
+  endif()
+
+  if(NOT TARGET hawser)
+    return()
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS "${root}/*.cpp")
+  foreach(source IN LISTS sources)
+    get_filename_component(stem "${source}" NAME_WE)
+    add_executable(bench_${stem} "${source}")
+    set_target_properties(bench_${stem} PROPERTIES
+      OUTPUT_NAME ${stem} RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/benchmarks")
+    target_include_directories(bench_${stem} PRIVATE "${root}")
+    target_link_libraries(bench_${stem} PRIVATE hawser $<TARGET_NAME_IF_EXISTS:limits>
+      $<TARGET_NAME_IF_EXISTS:benchmark::benchmark>)
+    hawser_use_torch_pch(bench_${stem})
+  endforeach()
+endfunction()
+
+# examples/cpp/*.cpp: one executable each, on libhawser.
+function(hawser_examples)
+  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/cpp/*.cpp")
+  foreach(source IN LISTS sources)
+    get_filename_component(stem "${source}" NAME_WE)
+    add_executable(example_${stem} "${source}")
+    set_target_properties(example_${stem} PROPERTIES
+      OUTPUT_NAME ${stem} RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/examples")
+    target_link_libraries(example_${stem} PRIVATE hawser)
+    hawser_use_torch_pch(example_${stem})
+  endforeach()
+endfunction()

@@ -1,0 +1,595 @@
+#include "hawser/agent/agent.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "hawser/base/fault.h"
+#include "hawser/base/log.h"
+
+namespace hawser::agent {
+namespace {
+
+constexpr Duration kLongestPause = std::chrono::milliseconds(200);
+constexpr int kAttempts = 4;  // to reach a node that has joined and does not answer
+
+Answer failed(Error error) {
+  Answer answer;
+  answer.error.emplace(std::move(error));
+  return answer;
+}
+
+// 0 means no limit on the wire.
+std::uint64_t budget_us(Deadline deadline, TimePoint now) {
+  if (deadline.is_never()) return 0;
+  const auto left =
+      std::chrono::ceil<std::chrono::microseconds>(deadline.remaining(now)).count();
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
+}
+
+std::size_t payload_bytes(const wire::Payload& payload) {
+  std::size_t bytes = payload.value.size();
+  for (const Buffer& segment : payload.segments) bytes += segment.size();
+  return bytes;
+}
+
+std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+
+}  // namespace
+
+Agent::Agent(AgentOptions options, Surroundings surroundings)
+    : options_(std::move(options)), out_(std::move(surroundings)) {}
+
+Agent::~Agent() = default;
+
+void Agent::introduce(transport::Identity identity) {
+  self_.lock()->identity = std::move(identity);
+}
+
+void Agent::start(transport::Identity identity, Card card,
+                  std::vector<transport::Transport*> transports,
+                  std::shared_ptr<transport::Link> self) {
+  const std::string name = identity.name;
+  transports_ = std::move(transports);
+  *self_.lock() =
+      Self{.identity = std::move(identity), .card = std::move(card), .started = true};
+  install(peer(name), std::move(self));
+  out_.timers.schedule(out_.clock.now() + options_.detector.heartbeat_interval,
+                       [this] { check_health(); });
+}
+
+// ------------------------------------------------------------------------------- calls
+
+CallHandle Agent::request(Request request, AnswerHandler on_answer) {
+  const TimePoint now = out_.clock.now();
+  OutstandingCall call{.function = std::string(request.message.function),
+                       .started = now,
+                       .deadline = request.deadline,
+                       .budget = request.budget,
+                       .bytes = payload_bytes(request.message.payload),
+                       .on_answer = std::move(on_answer)};
+  const auto to = peer(request.to);
+  CallHandle handle;
+  std::optional<Error> refusal;
+  std::shared_ptr<Session> session;
+  {
+    auto state = to->state.lock();
+    session = state->session;
+    if (closing()) {
+      refusal.emplace(ErrorKind::Invalid, "the node is closed");
+    } else if (session) {
+      // Sent below, without the lock.
+    } else if (!state->waiting.empty() &&
+               state->waiting_bytes + call.bytes > options_.limits.max_bytes_in_flight_per_peer) {
+      refusal.emplace(ErrorKind::Overloaded, "max_bytes_in_flight_per_peer bytes wait for " +
+                                                 quoted(to->name) + " to be reached");
+    } else {
+      handle.peer = to;
+      handle.place = std::make_shared<Guarded<CallPlace>>();
+      state->waiting_bytes += call.bytes;
+      state->waiting.push_back({handle.place, std::move(call), std::move(request.message)});
+    }
+  }
+  if (refusal) {
+    call.on_answer(failed(refusal->about(request.to, call.function)));
+  } else if (session) {
+    request.message.budget_us = budget_us(request.deadline, now);
+    handle.session = session;
+    handle.id = session->call(std::move(call), std::move(request.message));
+  } else {
+    watch_deadline(request.deadline);
+    seek(to, Patience::Fresh);
+  }
+  return handle;
+}
+
+std::shared_ptr<Event> Agent::room_for(std::string_view to, std::size_t bytes) {
+  const auto known = find_peer(to);
+  const auto session = known ? known->state.lock()->session : nullptr;
+  return session ? session->room_for(bytes) : nullptr;
+}
+
+void Agent::cancel(const CallHandle& handle, const Error& why) {
+  if (!handle.place) {
+    if (auto session = handle.session.lock()) session->cancel(handle.id, why);
+    return;
+  }
+  const auto peer = handle.peer.lock();
+  if (!peer) return;
+  std::optional<WaitingCall> call;
+  {
+    auto state = peer->state.lock();
+    auto& waiting = state->waiting;
+    const auto found = std::find_if(waiting.begin(), waiting.end(), [&](const WaitingCall& w) {
+      return w.place == handle.place;
+    });
+    if (found != waiting.end()) {
+      state->waiting_bytes -= found->call.bytes;
+      call.emplace(std::move(*found));
+      waiting.erase(found);
+    }
+  }
+  if (call) return call->call.on_answer(failed(why.about(peer->name, call->call.function)));
+  std::shared_ptr<Session> session;
+  CallId id{};
+  {
+    auto place = handle.place->lock();
+    place->cancelled = why;  // for the one who is just sending it
+    session = place->session.lock();
+    id = place->id;
+  }
+  if (session) session->cancel(id, why);
+}
+
+void Agent::send_waiting(const std::shared_ptr<Peer>& peer,
+                         const std::shared_ptr<Session>& session) {
+  std::deque<WaitingCall> waiting;
+  {
+    auto state = peer->state.lock();
+    waiting.swap(state->waiting);
+    state->waiting_bytes = 0;
+    state->departing += waiting.size();
+  }
+  for (WaitingCall& call : waiting) {
+    const std::string function = call.call.function;
+    call.message.function = function;
+    call.message.budget_us = budget_us(call.call.deadline, out_.clock.now());
+    const CallId id = session->call(std::move(call.call), std::move(call.message));
+    std::optional<Error> cancelled;
+    {
+      auto place = call.place->lock();
+      place->session = session;
+      place->id = id;
+      cancelled = place->cancelled;
+    }
+    if (cancelled) session->cancel(id, *cancelled);
+  }
+  peer->state.lock()->departing -= waiting.size();
+}
+
+void Agent::give_up(const std::shared_ptr<Peer>& peer, const Error& why) {
+  std::deque<WaitingCall> waiting;
+  bool connected = false;
+  {
+    auto state = peer->state.lock();
+    connected = state->session != nullptr;
+    state->seeking = Peer::Seeking::No;
+    state->attempts = 0;
+    state->next_pause = {};
+    if (!HAWSER_FAULT(kForgetWaiting)) waiting.swap(state->waiting);
+    state->waiting_bytes = 0;
+  }
+  for (WaitingCall& call : waiting) {
+    call.call.on_answer(failed(why.about(peer->name, call.call.function)));
+  }
+  if (on_given_up && !connected && !closing()) on_given_up(peer->name, why);
+}
+
+// ------------------------------------------------------------------------------- finding peers
+
+std::shared_ptr<Peer> Agent::peer(std::string_view name) {
+  auto peers = peers_.lock();
+  auto found = peers->find(name);
+  if (found == peers->end()) {
+    found = peers->emplace(std::string(name), std::make_shared<Peer>(std::string(name))).first;
+  }
+  return found->second;
+}
+
+std::shared_ptr<Peer> Agent::find_peer(std::string_view name) const {
+  auto peers = peers_.lock();
+  const auto found = peers->find(name);
+  return found == peers->end() ? nullptr : found->second;
+}
+
+std::vector<std::shared_ptr<Peer>> Agent::all_peers() const {
+  std::vector<std::shared_ptr<Peer>> all;
+  auto peers = peers_.lock();
+  all.reserve(peers->size());
+  for (const auto& [name, peer] : *peers) all.push_back(peer);
+  return all;
+}
+
+void Agent::seek(const std::shared_ptr<Peer>& peer, Patience patience) {
+  {
+    auto state = peer->state.lock();
+    if (state->session || state->seeking != Peer::Seeking::No) return;
+    state->seeking = Peer::Seeking::InDirectory;
+    if (patience == Patience::Fresh) state->attempts = 0;
+    state->next_pause = options_.look_up_interval;
+  }
+  look_up(peer);
+}
+
+bool Agent::send_to(const std::string& name, wire::OutFrame frame) {
+  const auto to = peer(name);
+  const auto session = to->state.lock()->session;
+  if (session && session->send(std::move(frame))) return true;
+  if (!closing()) seek(to, Patience::AsBefore);
+  return false;
+}
+
+bool Agent::reach(const std::string& name) {
+  const auto to = peer(name);
+  if (to->state.lock()->session) return true;
+  if (!closing()) seek(to, Patience::AsBefore);
+  return false;
+}
+
+void Agent::look_up(const std::shared_ptr<Peer>& peer) {
+  if (closing()) return;
+  out_.directory.look_up(peer->name, [this, peer](Result<std::optional<Card>> card) {
+    out_.timers.post([this, peer, card = std::move(card)]() mutable {
+      found(peer, std::move(card));
+    });
+  });
+}
+
+void Agent::found(const std::shared_ptr<Peer>& peer, Result<std::optional<Card>> card) {
+  if (closing()) return;
+  if (!card.ok()) return seek_again(peer, "the directory answers: " + card.error().message());
+  std::optional<Error> lost;
+  bool there = false;
+  {
+    auto state = peer->state.lock();
+    if (state->session) {
+      state->seeking = Peer::Seeking::No;
+      return;
+    }
+    there = card.value().has_value();
+    if (!there) {
+      lost = state->loss;
+    } else {
+      state->seeking = Peer::Seeking::Connecting;
+    }
+  }
+  if (lost) return give_up(peer, *lost);
+  if (!there) return seek_again(peer, "nobody of that name has joined the world");
+  try_transport(peer, std::move(*card.value()), 0);
+}
+
+void Agent::seek_again(const std::shared_ptr<Peer>& peer, std::string waiting_for) {
+  Duration pause;
+  {
+    auto state = peer->state.lock();
+    if (state->waiting.empty()) {
+      state->seeking = Peer::Seeking::No;
+      return;
+    }
+    state->seeking = Peer::Seeking::InDirectory;
+    state->waiting_for = std::move(waiting_for);
+    pause = state->next_pause;
+    state->next_pause = std::min(2 * pause, kLongestPause);
+  }
+  out_.timers.schedule(out_.clock.now() + pause, [this, peer] { look_up(peer); });
+}
+
+// ------------------------------------------------------------------------------- connecting
+
+void Agent::try_transport(const std::shared_ptr<Peer>& peer, Card card, std::size_t which) {
+  for (; which < transports_.size(); ++which) {
+    transport::Transport& transport = *transports_[which];
+    const std::string prefix = std::string(transport.name()) + ":";
+    const auto endpoint =
+        std::find_if(card.endpoints.begin(), card.endpoints.end(),
+                     [&](const std::string& e) { return e.starts_with(prefix); });
+    std::optional<std::string> why_not;
+    if (endpoint == card.endpoints.end()) {
+      why_not = "not offered by the peer";
+    } else {
+      why_not = transport.objection(*endpoint);
+    }
+    if (!why_not) {
+      const Deadline deadline = Deadline::after(out_.clock, options_.connect_timeout);
+      transport.connect(*endpoint, peer->name, deadline,
+                        [this, peer, card, which](transport::ConnectOutcome outcome) mutable {
+                          connected(peer, std::move(card), which, std::move(outcome));
+                        });
+      return;
+    }
+    peer->state.lock()->choice[std::string(transport.name())] = *why_not;
+  }
+  unreachable(peer, card);
+}
+
+void Agent::connected(const std::shared_ptr<Peer>& peer, Card card, std::size_t which,
+                      transport::ConnectOutcome outcome) {
+  const std::string transport(transports_[which]->name());
+  if (auto* link = std::get_if<std::shared_ptr<transport::Link>>(&outcome)) {
+    if (install(peer, std::move(*link))) {
+      peer->state.lock()->choice[transport] = "chosen: the first that passed its probe";
+      return;
+    }
+    return seek_again(peer, "it had been given up, and is rejoining");
+  }
+  const auto& failure = std::get<transport::ConnectFailure>(outcome);
+  peer->state.lock()->choice[transport] = failure.why;
+  if (closing()) return;
+  if (failure.refusal && *failure.refusal != wire::RefusalReason::Transport) {
+    return refused(peer, failure);
+  }
+  log::Line(log::Level::Info, "agent")
+      << quoted(peer->name) << " cannot be reached by " << transport << ": " << failure.why;
+  try_transport(peer, std::move(card), which + 1);
+}
+
+void Agent::refused(const std::shared_ptr<Peer>& peer, const transport::ConnectFailure& failure) {
+  switch (*failure.refusal) {
+    case wire::RefusalReason::Duplicate:  // its connection to us will be there in a moment
+    case wire::RefusalReason::Busy:
+      return seek_again(peer, failure.why);
+    case wire::RefusalReason::DeclaredLost:
+      rejoin(peer->name);
+      return seek_again(peer, "this node was declared lost by it and is rejoining");
+    case wire::RefusalReason::Closing:
+      return give_up(peer, Error(ErrorKind::PeerLost, quoted(peer->name) + " is closing"));
+    default:
+      return give_up(peer, Error(ErrorKind::Refused,
+                                 quoted(peer->name) + " refused the connection: " + failure.why));
+  }
+}
+
+void Agent::unreachable(const std::shared_ptr<Peer>& peer, const Card& card) {
+  std::string reasons;
+  bool lost_before = false, last_attempt = false;
+  {
+    auto state = peer->state.lock();
+    for (const auto& [transport, why] : state->choice) {
+      reasons += (reasons.empty() ? "" : "; ") + transport + ": " + why;
+    }
+    lost_before = state->last_session == card.incarnation;
+    last_attempt = ++state->attempts >= kAttempts;
+  }
+  if (lost_before || last_attempt) {
+    return give_up(peer, Error(ErrorKind::PeerLost,
+                               quoted(peer->name) + " cannot be reached (" + reasons + ")",
+                               {.incarnation = number(card.incarnation)}));
+  }
+  seek_again(peer, "it cannot be reached (" + reasons + ")");
+}
+
+bool Agent::install(const std::shared_ptr<Peer>& peer, std::shared_ptr<transport::Link> link) {
+  auto session = std::make_shared<Session>(link, out_.clock, options_.limits, options_.detector,
+                                           out_.handler, *this, out_.workshop.keep_alive());
+  std::shared_ptr<Session> previous;
+  bool stale = false;
+  {
+    auto state = peer->state.lock();
+    stale = Peer::is_stale(*state, link->peer().incarnation);
+    if (!stale) {
+      previous = std::exchange(state->session, session);
+      state->seeking = Peer::Seeking::No;
+      state->attempts = 0;
+      state->loss.reset();
+    }
+  }
+  if (stale) {
+    link->send(wire::encode(wire::Goodbye{"declared lost", true}));
+    link->close();
+    return false;
+  }
+  changes_.fetch_add(1, std::memory_order_seq_cst);
+  out_.workshop.attach(std::move(link), session);
+  if (previous) {
+    fading_.lock()->push_back(previous);
+    previous->close(Error(ErrorKind::PeerLost, quoted(peer->name) + " has connected anew"));
+  }
+  if (closing()) {
+    session->close(Error(ErrorKind::Invalid, "the node is closed"));
+  } else {
+    send_waiting(peer, session);
+  }
+  return true;
+}
+
+void Agent::rejoin(const std::string& told_by) {
+  Card card;
+  {
+    auto self = self_.lock();
+    if (std::exchange(self->rejoining, true)) return;
+    card = self->card;
+  }
+  log::Line(log::Level::Warning, "agent")
+      << quoted(told_by) << " had declared this node lost; rejoining as a new incarnation";
+  const Error why(ErrorKind::PeerLost,
+                  "this node had been declared lost by " + quoted(told_by) + " and rejoins");
+  for (const auto& peer : all_peers()) {
+    if (peer->name == card.name) continue;
+    const auto session = peer->state.lock()->session;
+    if (session) session->close(why);
+  }
+  out_.directory.join(std::move(card), [this](Result<Card> joined) {
+    auto self = self_.lock();
+    self->rejoining = false;
+    if (!joined.ok()) return;  // the next refusal tries again
+    self->card = joined.value();
+    self->identity.incarnation = self->card.incarnation;
+  });
+}
+
+// ------------------------------------------------------------------------------- being connected to
+
+transport::Identity Agent::identity() const { return self_.lock()->identity; }
+
+Incarnation Agent::incarnation() const { return self_.lock()->identity.incarnation; }
+
+std::optional<wire::Refusal> Agent::admit(const wire::Hello& stranger) {
+  using Reason = wire::RefusalReason;
+  if (closing()) return wire::Refusal{Reason::Closing, "the node is closing"};
+  if (!self_.lock()->started) return wire::Refusal{Reason::Busy, "the node is starting"};
+  const std::string self = self_.lock()->identity.name;
+  if (stranger.from == self) return wire::Refusal{Reason::WrongName, "that is my own name"};
+  const auto known = find_peer(stranger.from);
+  if (!known) return std::nullopt;
+  auto state = known->state.lock();
+  if (Peer::is_stale(*state, stranger.incarnation)) {
+    return wire::Refusal{Reason::DeclaredLost,
+                         "incarnation " + std::to_string(number(stranger.incarnation)) + " of " +
+                             quoted(stranger.from) + " was given up"};
+  }
+  if (state->session && stranger.incarnation == state->session->peer().incarnation) {
+    return wire::Refusal{Reason::Duplicate, "already connected"};
+  }
+  // Both connect at once: the one whose name sorts first wins.
+  if (state->seeking == Peer::Seeking::Connecting && self < stranger.from) {
+    return wire::Refusal{Reason::Duplicate, "a connection the other way round is being made"};
+  }
+  return std::nullopt;
+}
+
+void Agent::accepted(std::shared_ptr<transport::Link> link) {
+  const auto from = peer(link->peer().name);
+  const std::string transport(link->transport());
+  if (install(from, std::move(link))) {
+    from->state.lock()->choice[transport] = "chosen: by the peer";
+  }
+}
+
+void Agent::turned_away(std::string_view) { turned_away_.fetch_add(1, std::memory_order_relaxed); }
+
+void Agent::watch_writable(transport::Link& link) { out_.workshop.watch_writable(link); }
+
+// ------------------------------------------------------------------------------- sessions
+
+void Agent::session_closed(const std::shared_ptr<Session>& session) {
+  const auto peer = find_peer(session->peer().name);
+  const Error why = *session->closed();
+  bool wanted = false, current = false;
+  {
+    auto state = peer->state.lock();
+    const Incarnation ended = session->peer().incarnation;
+    state->last_session = std::max(state->last_session.value_or(ended), ended);
+    current = state->session == session;
+    if (current) {
+      state->session.reset();
+      state->loss = why;
+      wanted = !state->waiting.empty();
+    }
+  }
+  changes_.fetch_add(1, std::memory_order_seq_cst);
+  if (current && session->serving() > 0) fading_.lock()->push_back(session);
+  log::Line(log::Level::Info, "agent") << why.message();
+  if (on_peer_lost && !closing()) on_peer_lost(peer->name, why);
+  if (wanted && !closing()) seek(peer, Patience::Fresh);
+}
+
+void Agent::control_message(const std::shared_ptr<Session>& session, wire::Message message) {
+  if (auto* goodbye = std::get_if<wire::Goodbye>(&message)) {
+    if (goodbye->declared_lost) rejoin(session->peer().name);
+    session->close(Error(ErrorKind::PeerLost,
+                         quoted(session->peer().name) + " has left: " + goodbye->reason,
+                         {.node = session->peer().name,
+                          .incarnation = number(session->peer().incarnation)}));
+    return;
+  }
+  if (on_control_message) on_control_message(session->peer().name, std::move(message));
+}
+
+void Agent::outstanding_changed(int by) { out_.workshop.outstanding_changed(by); }
+
+// ------------------------------------------------------------------------------- time
+
+void Agent::watch_deadline(Deadline deadline) {
+  if (deadline.is_never()) return;
+  const std::int64_t at = deadline.at().time_since_epoch().count();
+  std::int64_t due = sweep_due_ns_.load(std::memory_order_seq_cst);
+  while (at < due) {
+    if (sweep_due_ns_.compare_exchange_weak(due, at, std::memory_order_seq_cst)) {
+      out_.timers.schedule(deadline.at(), [this] { sweep(); });
+      return;
+    }
+  }
+}
+
+void Agent::sweep() {
+  sweep_due_ns_.store(INT64_MAX, std::memory_order_seq_cst);
+  const TimePoint now = out_.clock.now();
+  Deadline earliest = Deadline::never();
+  for (const auto& peer : all_peers()) {
+    std::shared_ptr<Session> session;
+    std::vector<WaitingCall> expired;
+    std::string waiting_for;
+    {
+      auto state = peer->state.lock();
+      session = state->session;
+      waiting_for = state->waiting_for;
+      std::erase_if(state->waiting, [&](WaitingCall& call) {
+        if (!call.call.deadline.passed(now)) {
+          earliest = std::min(earliest, call.call.deadline);
+          return false;
+        }
+        state->waiting_bytes -= call.call.bytes;
+        expired.push_back(std::move(call));
+        return true;
+      });
+    }
+    for (WaitingCall& call : expired) {
+      call.call.on_answer(failed(
+          Error(ErrorKind::Timeout, "no connection to " + quoted(peer->name) + " in time: " +
+                                        (waiting_for.empty() ? "still connecting" : waiting_for),
+                {.budget = std::chrono::duration_cast<std::chrono::microseconds>(
+                     call.call.budget)})
+              .about(peer->name, call.call.function)));
+    }
+    if (session) earliest = std::min(earliest, session->sweep(now));
+  }
+  watch_deadline(earliest);
+}
+
+void Agent::check_health() {
+  if (closing()) return;
+  out_.workshop.beat();
+  const TimePoint now = out_.clock.now();
+  const std::string self = self_.lock()->identity.name;
+  for (const auto& peer : all_peers()) {
+    if (peer->name == self) continue;
+    const auto session = peer->state.lock()->session;
+    if (!session || session->check_health(now) != Liveness::Lost) continue;
+    const auto silence =
+        std::chrono::duration_cast<std::chrono::microseconds>(session->since_heard(now));
+    peer->state.lock()->barred = session->peer().incarnation;
+    session->close(Error(ErrorKind::PeerLost,
+                         quoted(peer->name) + " was silent for " +
+                             std::to_string(silence.count() / 1000) + " ms and is given up",
+                         {.node = peer->name,
+                          .incarnation = number(session->peer().incarnation),
+                          .last_heard = silence}));
+  }
+  out_.timers.schedule(now + options_.detector.heartbeat_interval, [this] { check_health(); });
+}
+
+// ------------------------------------------------------------------------------- closing
+
+void Agent::close(Error why) {
+  if (closing_.exchange(true, std::memory_order_seq_cst)) return;
+  const Card card = self_.lock()->card;
+  if (!card.name.empty()) out_.directory.leave(card);
+  for (const auto& peer : all_peers()) {
+    give_up(peer, why);
+    const auto session = peer->state.lock()->session;
+    if (!session) continue;
+    session->send(wire::encode(wire::Goodbye{why.message()}));
+    session->close(why);
+  }
+}
+
+}  // namespace hawser::agent

@@ -1,0 +1,199 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hawser/agent/directory.h"
+#include "hawser/agent/peer.h"
+#include "hawser/agent/session.h"
+#include "hawser/base/clock.h"
+#include "hawser/base/guarded.h"
+#include "hawser/base/limits.h"
+#include "hawser/base/random.h"
+#include "hawser/base/timers.h"
+#include "hawser/transport/transport.h"
+
+namespace hawser::agent {
+
+struct AgentOptions {
+  FailureDetectorOptions detector;
+  Limits limits;
+  Duration connect_timeout = std::chrono::seconds(5);  // one attempt by one transport
+  Duration look_up_interval = std::chrono::milliseconds(5);  // at first; doubles up to 200 ms
+};
+
+// Where links are looked after and tasks run: the poll set and the crew in production, the
+// simulator's event queue in the simulator.
+class Workshop {
+ public:
+  virtual ~Workshop() = default;
+  virtual void attach(std::shared_ptr<transport::Link> link,
+                      std::shared_ptr<transport::FrameSink> sink) = 0;
+  virtual void watch_writable(transport::Link& link) = 0;
+  virtual void outstanding_changed(int by) = 0;
+  // Once per heartbeat interval, on the control thread: show that we live.
+  virtual void beat() = 0;
+  // What a session, and so a handler that is still running, needs to stay alive.
+  virtual std::shared_ptr<void> keep_alive() = 0;
+};
+
+// A request on its way: what cancel() needs to find it.
+struct CallHandle {
+  // Sent at once:
+  std::weak_ptr<Session> session;
+  CallId id{};
+  // Or it had to wait for a connection:
+  std::weak_ptr<Peer> peer;
+  std::shared_ptr<Guarded<CallPlace>> place;
+};
+
+struct Request {
+  std::string_view to;
+  wire::Call message;  // without id and budget; `function` need only live until request() returns
+  Deadline deadline;
+  Duration budget = Duration::max();  // as the caller gave it, for messages
+};
+
+struct PeerReport {
+  std::string name;
+  std::string state;  // "connected", "suspect", "seeking", "lost", "unknown"
+  std::uint64_t incarnation = 0;
+  std::uint64_t given_up = 0;  // up to this incarnation it is not let in again
+  std::string transport;
+  std::vector<std::string> choice;  // why this transport, and why not the others
+  std::optional<Duration> round_trip;
+  std::optional<Duration> since_heard;
+  transport::LinkStats traffic;
+  std::size_t outgoing = 0;
+  std::size_t incoming = 0;
+  std::size_t waiting = 0;  // calls that wait for the connection
+};
+
+// How much is going on at a node, for those who want to know when nothing is.
+struct Activity {
+  std::uint64_t busy = 0;      // calls outstanding or being served
+  std::uint64_t sent = 0;      // calls, over the connections that are open
+  std::uint64_t received = 0;  // the same
+  // Connections made and lost since the start: while it stays the same, the counts above only grow.
+  std::uint64_t changes = 0;
+
+  bool operator==(const Activity&) const = default;
+};
+
+// The node as its peers see it: finds them, connects, calls, notices when they are gone. Knows
+// nothing of tensors, functions or threads. All time, chance and I/O is injected, so the simulator
+// runs this very class.
+//
+// Thread-safe; never blocks. Callbacks run on whichever thread learnt the news, never under a lock.
+class Agent final : public transport::Host, public SessionEvents {
+ public:
+  struct Surroundings {
+    const Clock& clock;
+    Timers& timers;
+    Directory& directory;
+    Workshop& workshop;
+    RequestHandler& handler;
+  };
+  Agent(AgentOptions options, Surroundings surroundings);
+  ~Agent() override;
+
+  // Who this node is, as far as it is known before it has joined; transports ask for it.
+  void introduce(transport::Identity identity);
+  // `transports` in the order of preference; not owned, and closed before the agent is destroyed.
+  // `self` is what calls to this very node travel on. Until then nobody is let in and nothing called.
+  void start(transport::Identity identity, Card card,
+             std::vector<transport::Transport*> transports, std::shared_ptr<transport::Link> self);
+
+  // Sends a request, connecting first where needed. `on_answer` is called exactly once.
+  CallHandle request(Request request, AnswerHandler on_answer);
+  void cancel(const CallHandle& handle, const Error& why);
+  // Session::room_for() of that peer; null when there is no connection.
+  std::shared_ptr<Event> room_for(std::string_view to, std::size_t bytes);
+
+  // No new calls in or out; everything outstanding fails with `why`; says goodbye. Idempotent.
+  void close(Error why);
+
+  // For protocols that are not calls. Sends to a connected peer; false when there is no connection,
+  // and then one is sought.
+  bool send_to(const std::string& peer, wire::OutFrame frame);
+  // Whether there is a connection; if not, one is sought, which ends in one or in on_given_up
+  // (unless nobody of that name has joined yet: then ask again).
+  bool reach(const std::string& peer);
+
+  // Messages that are not about one call, and losses, for protocols on top. Set before start().
+  std::function<void(const std::string& peer, wire::Message)> on_control_message;
+  // A connection is gone. The peer may be there still, and another connection be made at once.
+  std::function<void(const std::string& peer, const Error& why)> on_peer_lost;
+  // The peer cannot be reached: a call to it would fail now. It may come back all the same.
+  std::function<void(const std::string& peer, const Error& why)> on_given_up;
+
+  std::vector<PeerReport> report_peers() const;
+  std::vector<CallInFlight> list_calls() const;
+  std::uint64_t turned_away() const { return turned_away_.load(std::memory_order_relaxed); }
+  Activity activity() const;
+  Incarnation incarnation() const;
+
+  // transport::Host
+  transport::Identity identity() const override;
+  std::optional<wire::Refusal> admit(const wire::Hello& stranger) override;
+  void accepted(std::shared_ptr<transport::Link> link) override;
+  void turned_away(std::string_view why) override;
+  void watch_writable(transport::Link& link) override;
+
+  // SessionEvents
+  void session_closed(const std::shared_ptr<Session>& session) override;
+  void control_message(const std::shared_ptr<Session>& session, wire::Message message) override;
+  void watch_deadline(Deadline deadline) override;
+  void outstanding_changed(int by) override;
+
+ private:
+  struct Self {
+    transport::Identity identity;
+    Card card;
+    bool started = false;
+    bool rejoining = false;
+  };
+  std::shared_ptr<Peer> peer(std::string_view name);
+  std::shared_ptr<Peer> find_peer(std::string_view name) const;
+  std::vector<std::shared_ptr<Peer>> all_peers() const;
+
+  // False when the link leads to an incarnation that has been given up; it is told so then.
+  bool install(const std::shared_ptr<Peer>& peer, std::shared_ptr<transport::Link> link);
+  void send_waiting(const std::shared_ptr<Peer>& peer, const std::shared_ptr<Session>& session);
+  void look_up(const std::shared_ptr<Peer>& peer);
+  void found(const std::shared_ptr<Peer>& peer, Result<std::optional<Card>> card);
+  void try_transport(const std::shared_ptr<Peer>& peer, Card card, std::size_t which);
+  void connected(const std::shared_ptr<Peer>& peer, Card card, std::size_t which,
+                 transport::ConnectOutcome outcome);
+  void unreachable(const std::shared_ptr<Peer>& peer, const Card& card);
+  void refused(const std::shared_ptr<Peer>& peer, const transport::ConnectFailure& failure);
+  enum class Patience { Fresh, AsBefore };  // how many attempts are left
+  void seek(const std::shared_ptr<Peer>& peer, Patience patience);
+  void seek_again(const std::shared_ptr<Peer>& peer, std::string waiting_for);
+  void give_up(const std::shared_ptr<Peer>& peer, const Error& why);
+  void rejoin(const std::string& told_by);
+
+  void sweep();
+  void check_health();
+  bool closing() const { return closing_.load(std::memory_order_seq_cst); }
+
+  const AgentOptions options_;
+  const Surroundings out_;
+  std::vector<transport::Transport*> transports_;  // set by start()
+  mutable Guarded<Self> self_;
+  mutable Guarded<std::map<std::string, std::shared_ptr<Peer>, std::less<>>> peers_;
+  std::atomic<bool> closing_{false};
+  std::atomic<std::int64_t> sweep_due_ns_{INT64_MAX};
+  std::atomic<std::uint64_t> turned_away_{0};
+  std::atomic<std::uint64_t> changes_{0};
+  // Closed or replaced, with calls that have not ended yet.
+  mutable Guarded<std::vector<std::weak_ptr<Session>>> fading_;
+};
+
+}  // namespace hawser::agent

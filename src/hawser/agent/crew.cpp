@@ -1,0 +1,573 @@
+#include "hawser/agent/crew.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "hawser/base/log.h"
+
+namespace hawser::agent {
+namespace {
+
+using transport::PollSeat;
+
+constexpr Duration kParkedFor = std::chrono::seconds(5);  // then a surplus hand ends
+constexpr std::size_t kFewestHands = 2;                   // one polls, one is the anchor
+constexpr int kIdleTicks = 16;
+constexpr int kDrainAtOnce = 64;
+// A node that got a request this recently is better polled by a hand, which can run the next one.
+constexpr std::int64_t kRequestsAreComingNs = 200'000;
+
+PollSeat::Sitter this_thread() {
+  static std::atomic<PollSeat::Sitter> next{1};
+  thread_local const PollSeat::Sitter mine = next.fetch_add(1, std::memory_order_relaxed);
+  return mine;
+}
+
+std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+class FunctionTask final : public Task {
+ public:
+  explicit FunctionTask(UniqueFunction<void()> function) : function_(std::move(function)) {}
+  void run() override { function_(); }
+  void refuse(const Error&) override { function_ = nullptr; }
+
+ private:
+  UniqueFunction<void()> function_;
+};
+
+// While it lives, threads that are started block all signals: those belong to the program's own.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Crew::Crew(std::shared_ptr<transport::Doorbell> bell, std::shared_ptr<transport::PollSet> set,
+           CrewOptions options)
+    : options_(options),
+      bell_(std::move(bell)),
+      set_(std::move(set)),
+      spinner_(options.spin_limit) {
+  if (options_.max_threads < kFewestHands) {
+    throw Error(ErrorKind::Invalid, "max_threads must be at least " + std::to_string(kFewestHands) +
+                                        ", got " + std::to_string(options_.max_threads));
+  }
+}
+
+Crew::~Crew() = default;
+
+void Crew::start() {
+  auto roster = roster_.lock();
+  for (std::size_t i = 0; i < kFewestHands; ++i) {
+    if (!spawn(*roster)) throw Error(ErrorKind::Overloaded, "cannot start the node's threads");
+  }
+}
+
+bool Crew::stop(Deadline deadline) {
+  const auto me = this_thread();
+  stopping_.store(true, std::memory_order_seq_cst);
+  std::deque<std::shared_ptr<Task>> unrun;
+  std::vector<std::thread> finished;
+  bool all_ended = true;
+  {
+    auto roster = roster_.lock();
+    roster->stopping = true;
+    unrun.swap(roster->queue);
+    queued_.store(0, std::memory_order_seq_cst);
+    bell_->ring();
+    summons_.notify_all();
+    const auto others_ended = [&] {
+      return std::all_of(roster->hands.begin(), roster->hands.end(),
+                         [](const Hand& hand) { return hand.id == std::this_thread::get_id(); });
+    };
+    if (deadline.is_never()) {
+      ended_.wait(roster, others_ended);
+    } else {
+      all_ended = ended_.wait_until(roster, deadline.at(), others_ended);
+    }
+    // Whoever still polls looks at `stopping` in every round. What handlers have lent is stolen.
+    ended_.wait(roster, [&] {
+      return roster->seat_closed || seat_.take(me, Seat::State::HandPolls) ||
+             seat_.steal(me, Seat::State::HandPolls);
+    });
+    roster->seat_closed = true;
+    finished.swap(roster->finished);
+    for (Hand& hand : roster->hands) {
+      if (hand.thread.joinable()) hand.thread.detach();
+    }
+  }
+  for (std::thread& thread : finished) thread.join();
+  for (auto& task : unrun) task->refuse(Error(ErrorKind::Invalid, "the node is closed"));
+  return all_ended;
+}
+
+// ------------------------------------------------------------------------------- hands
+
+// False when the system has no thread to give.
+bool Crew::spawn(Roster& roster) {
+  Hand& hand = roster.hands.emplace_back();
+  try {
+    const SignalsBlocked here;
+    hand.thread = std::thread([self = shared_from_this(), &hand] {
+      ::pthread_setname_np(::pthread_self(), "hawser-hand");
+      self->work(hand);
+    });
+  } catch (const std::system_error& refused) {
+    roster.hands.pop_back();
+    no_more_threads_.store(true, std::memory_order_seq_cst);
+    log::Line(log::Level::Warning, "agent")
+        << "cannot start thread " << roster.hands.size() + 1 << ": " << refused.what();
+    return false;
+  }
+  hand.id = hand.thread.get_id();
+  threads_.fetch_add(1, std::memory_order_seq_cst);
+  lookouts_.fetch_add(1, std::memory_order_seq_cst);
+  return true;
+}
+
+void Crew::work(Hand& hand) {
+  const auto me = this_thread();
+  bool just_served = false;
+  while (!stopping_.load(std::memory_order_seq_cst)) {
+    if (run_queued(hand)) {
+      just_served = true;
+    } else if (just_served && sit_down(me)) {
+      lead(hand, true);
+      just_served = false;
+    } else if (anchor_or_park(hand)) {
+      break;
+    } else {
+      just_served = false;
+    }
+  }
+  std::vector<std::thread> ended_before;
+  {
+    auto roster = roster_.lock();
+    ended_before.swap(roster->finished);
+    if (hand.thread.joinable()) roster->finished.push_back(std::move(hand.thread));
+    roster->hands.remove_if([&hand](const Hand& one) { return &one == &hand; });
+    ended_.notify_all();
+  }
+  for (std::thread& thread : ended_before) thread.join();
+}
+
+bool Crew::no_thread_free() const {
+  return lookouts_.load(std::memory_order_seq_cst) < 2 &&
+         (threads_.load(std::memory_order_seq_cst) >= options_.max_threads ||
+          no_more_threads_.load(std::memory_order_seq_cst));
+}
+
+// Never takes the last one.
+bool Crew::one_lookout_fewer() {
+  std::size_t lookouts = lookouts_.load(std::memory_order_seq_cst);
+  while (lookouts >= 2) {
+    if (lookouts_.compare_exchange_weak(lookouts, lookouts - 1, std::memory_order_seq_cst)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// CREW-1. Called by a lookout before it goes into user code; run_task() makes it one again. False
+// when it has to stay.
+bool Crew::step_away() {
+  bool replaced = one_lookout_fewer();
+  if (replaced && anchored_.load(std::memory_order_seq_cst)) return true;
+  HAWSER_STEP();
+  auto roster = roster_.lock();
+  while (!replaced && !(replaced = one_lookout_fewer())) {
+    const bool may_spawn = !roster->stopping && threads_.load() < options_.max_threads;
+    if (!may_spawn || !spawn(*roster)) return false;
+  }
+  // There is no anchor. If every lookout that remains is parked, one has to get up; any other one
+  // is awake, and will not sleep elsewhere than on the bell.
+  const std::size_t lying = roster->parked - roster->summoned;
+  if (!roster->anchored && lying > 0 && lookouts_.load(std::memory_order_seq_cst) <= lying) {
+    ++roster->summoned;
+    summons_.notify_one();
+  }
+  return true;
+}
+
+// After step_away(). What the task owns dies before the hand is a lookout again.
+void Crew::run_task(Hand& hand, std::shared_ptr<Task> task) {
+  hand.chain.store(number(task->chain()), std::memory_order_seq_cst);
+  hand.running.store(true, std::memory_order_relaxed);
+  // enqueue() looks the other way round: at the threads, after it has queued the task.
+  if (queued_.load(std::memory_order_seq_cst) != 0 && no_thread_free()) {
+    refuse_what_waits_for_itself();
+  }
+  try {
+    task->run();
+  } catch (const std::exception& error) {
+    log::Line(log::Level::Error, "agent") << "a callback threw: " << error.what();
+  } catch (...) {
+    log::Line(log::Level::Error, "agent") << "a callback threw something";
+  }
+  task.reset();
+  hand.running.store(false, std::memory_order_relaxed);
+  hand.chain.store(0, std::memory_order_relaxed);
+  tasks_run_.fetch_add(1, std::memory_order_relaxed);
+  if (no_more_threads_.load(std::memory_order_relaxed)) no_more_threads_.store(false);
+  lookouts_.fetch_add(1, std::memory_order_seq_cst);
+}
+
+// ------------------------------------------------------------------------------- the poll seat
+
+// Sits on the seat (HandPolls) until nothing has come for a while, or a handler took the seat's
+// time.
+void Crew::lead(Hand& hand, bool just_served) {
+  const auto me = this_thread();
+  set_->disarm();
+  spinner_.restart();
+  bool served = just_served;
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    std::shared_ptr<Task> task;
+    transport::PollSet::Arrival arrival;
+    if (queued_.load(std::memory_order_relaxed) != 0 && (task = take_queued())) {
+      served = true;
+      if (!run_seated(hand, std::move(task))) return;
+      spinner_.restart();
+    } else if (set_->next(arrival)) {
+      served = true;
+      if (take_in(arrival, task)) {
+        if (!step_away()) {
+          enqueue(std::move(task), /*announce=*/false);  // CREW-2
+        } else if (!run_seated(hand, std::move(task))) {
+          return;
+        }
+      }
+      spinner_.restart();
+    } else if (!served || !spinner_.look_on()) {
+      if (try_leave(me, Seat::State::HandPolls)) return;
+      set_->disarm();
+    }
+  }
+  vacate();
+}
+
+// True when the frame is a request, to be run.
+bool Crew::take_in(transport::PollSet::Arrival& arrival, std::shared_ptr<Task>& task) {
+  if (arrival.closed) {
+    arrival.sink->on_closed();
+    return false;
+  }
+  task = arrival.sink->on_frame(std::move(arrival.frame));
+  if (!task) return false;
+  last_request_ns_.store(now_ns(), std::memory_order_relaxed);
+  return true;
+}
+
+// After step_away(). False when the seat is no longer this hand's.
+bool Crew::run_seated(Hand& hand, std::shared_ptr<Task> task) {
+  const auto me = this_thread();
+  if (task->brief()) {
+    seat_.lend();
+    HAWSER_STEP();
+    set_->start_tick();
+    run_task(hand, std::move(task));
+    return seat_.reclaim(me, Seat::State::HandPolls);
+  }
+  vacate();
+  run_task(hand, std::move(task));
+  if (!sit_down(me)) return false;
+  set_->disarm();
+  return true;
+}
+
+// A handler that has waited may have lent the seat, and not come back to it.
+bool Crew::sit_down(Seat::Sitter me) {
+  return seat_.reclaim(me, Seat::State::HandPolls) || seat_.take(me, Seat::State::HandPolls);
+}
+
+// SEAT-1: arm, look, leave.
+bool Crew::try_leave(Seat::Sitter me, Seat::State polls) {
+  if (set_->arm_and_look()) return false;
+  if (polls == Seat::State::HandPolls && queue_can_be_served()) return false;
+  HAWSER_STEP();
+  return seat_.leave(me, polls);
+}
+
+// Leaves although there may be something to do, and sees that another hand does it. A mark on the
+// seat is not enough for the queue: an attempt to leave may have taken it back.
+void Crew::vacate() {
+  const bool something_there = set_->arm_and_look();
+  const bool knocked = seat_.vacate();
+  if (knocked || something_there || queue_can_be_served()) bell_->ring();
+}
+
+// ------------------------------------------------------------------------------- the anchor
+
+// True when the hand is to end.
+bool Crew::anchor_or_park(Hand& hand) {
+  auto roster = roster_.lock();
+  if (roster->stopping || queue_can_be_served()) return false;
+  if (roster->anchored) return park(roster);
+  roster->anchored = true;
+  anchored_.store(true, std::memory_order_seq_cst);
+  roster.unlock();
+  anchor(hand);
+  return false;
+}
+
+void Crew::anchor(Hand& hand) {
+  const auto me = this_thread();
+  bool news = false;
+  bool seated = false;
+  while (!news && !seated) {
+    const auto wakeup = set_->sleep(Deadline::never());
+    news = wakeup.news;
+    seated = wakeup.tick && on_tick(me);
+  }
+  {
+    auto roster = roster_.lock();
+    roster->anchored = false;
+    anchored_.store(false, std::memory_order_seq_cst);
+  }
+  HAWSER_STEP();
+  if (seated || seat_.knock(me)) lead(hand, false);
+}
+
+// True when the seat had been away for a whole tick and is now this hand's.
+bool Crew::on_tick(Seat::Sitter me) {
+  const std::uint64_t lends = seat_.lends();
+  const auto state = seat_.state();
+  const bool away = state == Seat::State::HandAway || state == Seat::State::WaiterAway;
+  if (std::exchange(lends_at_last_tick_, lends) != lends) {
+    idle_ticks_ = 0;
+    return false;
+  }
+  if (away) return seat_.steal(me, Seat::State::HandPolls);
+  if (++idle_ticks_ < kIdleTicks) return false;
+  set_->stop_tick();
+  if (seat_.lends() != lends) set_->start_tick();
+  return false;
+}
+
+// True when nobody needed the hand for long.
+bool Crew::park(Guarded<Roster>::Held& roster) {
+  ++roster->parked;
+  const bool needed = summons_.wait_until(roster, std::chrono::steady_clock::now() + kParkedFor,
+                                          [&] { return roster->summoned > 0 || roster->stopping; });
+  --roster->parked;
+  if (roster->summoned > 0) --roster->summoned;
+  if (needed || threads_.load() <= kFewestHands || !one_lookout_fewer()) return false;
+  threads_.fetch_sub(1, std::memory_order_seq_cst);
+  return true;
+}
+
+// ------------------------------------------------------------------------------- the queue
+
+void Crew::submit(std::shared_ptr<Task> task) { enqueue(std::move(task), true); }
+
+void Crew::post(UniqueFunction<void()> task) {
+  enqueue(std::make_shared<FunctionTask>(std::move(task)), true);
+}
+
+void Crew::enqueue(std::shared_ptr<Task> task, bool announce) {
+  std::optional<Error> refusal;
+  {
+    auto roster = roster_.lock();
+    auto& queue = roster->queue;
+    if (roster->stopping) {
+      refusal.emplace(ErrorKind::Invalid, "the node is closed");
+    } else if (queue.size() >= options_.max_queued) {
+      refusal.emplace(ErrorKind::Overloaded,
+                      "max_requests_queued (" + std::to_string(options_.max_queued) + ") reached");
+    } else {
+      queue.push_back(task);
+      queued_.store(queue.size(), std::memory_order_seq_cst);
+      if (no_thread_free() && waits_for_itself(*roster, *task)) {
+        queue.pop_back();
+        queued_.store(queue.size(), std::memory_order_seq_cst);
+        refusal.emplace(thread_limit_error());
+      } else if (announce && roster->parked > roster->summoned) {
+        ++roster->summoned;
+        summons_.notify_one();
+        announce = false;
+      }
+    }
+  }
+  if (refusal) {
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    task->refuse(*refusal);
+  } else if (announce) {
+    announce_queued();
+  }
+}
+
+// A hand that has the seat looks at the queue before it leaves; a waiter does not.
+void Crew::announce_queued() {
+  const auto state = seat_.nudge();
+  if (state != Seat::State::HandPolls && state != Seat::State::HandAway) bell_->ring();
+}
+
+bool Crew::queue_can_be_served() const {
+  return queued_.load(std::memory_order_seq_cst) != 0 && !no_thread_free();
+}
+
+// The next task, for a hand that then has stepped away.
+std::shared_ptr<Task> Crew::take_queued() {
+  if (no_thread_free()) return nullptr;
+  if (!step_away()) {
+    refuse_what_waits_for_itself();
+    return nullptr;
+  }
+  auto roster = roster_.lock();
+  if (roster->queue.empty()) {
+    lookouts_.fetch_add(1, std::memory_order_seq_cst);
+    return nullptr;
+  }
+  auto task = std::move(roster->queue.front());
+  roster->queue.pop_front();
+  queued_.store(roster->queue.size(), std::memory_order_seq_cst);
+  return task;
+}
+
+// For a hand that is not seated.
+bool Crew::run_queued(Hand& hand) {
+  if (queued_.load(std::memory_order_seq_cst) == 0) return false;
+  auto task = take_queued();
+  if (!task) return false;
+  run_task(hand, std::move(task));
+  return true;
+}
+
+bool Crew::waits_for_itself(const Roster& roster, const Task& task) const {
+  return task.chain() != ChainId::None &&
+         std::any_of(roster.hands.begin(), roster.hands.end(), [&](const Hand& hand) {
+           return hand.chain.load(std::memory_order_seq_cst) == number(task.chain());
+         });
+}
+
+Error Crew::thread_limit_error() const {
+  return Error(ErrorKind::Overloaded,
+               "all " + std::to_string(options_.max_threads) +
+                   " threads (max_threads) are taken, and one of them may wait for this call");
+}
+
+// CREW-2: no thread is free, so what waits for one of its own kind would wait for ever.
+void Crew::refuse_what_waits_for_itself() {
+  std::vector<std::shared_ptr<Task>> refused;
+  {
+    auto roster = roster_.lock();
+    if (!no_thread_free()) return;
+    auto& queue = roster->queue;
+    const auto kept = std::stable_partition(queue.begin(), queue.end(), [&](const auto& task) {
+      return !waits_for_itself(*roster, *task);
+    });
+    refused.assign(std::make_move_iterator(kept), std::make_move_iterator(queue.end()));
+    queue.erase(kept, queue.end());
+    queued_.store(queue.size(), std::memory_order_seq_cst);
+  }
+  refused_.fetch_add(refused.size(), std::memory_order_relaxed);
+  for (auto& task : refused) task->refuse(thread_limit_error());
+}
+
+// ------------------------------------------------------------------------------- waiting
+
+bool Crew::requests_are_coming() const {
+  return now_ns() - last_request_ns_.load(std::memory_order_relaxed) < kRequestsAreComingNs;
+}
+
+bool Crew::wait(Event& event, Deadline deadline) {
+  if (event.happened()) return true;
+  const auto me = this_thread();
+  if (sit_down_to_wait(me)) {
+    poll_while_waiting(event, deadline, me);
+    if (stopping_.load(std::memory_order_seq_cst)) {  // stop() waits for the seat
+      auto roster = roster_.lock();
+      ended_.notify_all();
+    }
+  }
+  return event.sleep_until(deadline);
+}
+
+bool Crew::sit_down_to_wait(Seat::Sitter me) {
+  return seat_.reclaim(me, Seat::State::WaiterPolls) ||
+         (seat_.state() == Seat::State::WaiterAway && seat_.steal(me, Seat::State::WaiterPolls)) ||
+         (!requests_are_coming() && seat_.take(me, Seat::State::WaiterPolls));
+}
+
+void Crew::poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me) {
+  // Whoever queued something while a hand had the seat has left it to that hand.
+  if (queue_can_be_served()) bell_->ring();
+  set_->disarm();
+  spinner_.restart();
+  bool handed_over = false;
+  while (!event.happened() && !handed_over && !stopping_.load(std::memory_order_relaxed)) {
+    transport::PollSet::Arrival arrival;
+    if (set_->next(arrival)) {
+      std::shared_ptr<Task> request;
+      handed_over = take_in(arrival, request);
+      if (handed_over) submit(std::move(request));
+      spinner_.restart();
+      continue;
+    }
+    if (!spinner_.look_on()) break;
+    if (deadline.passed(std::chrono::steady_clock::now())) break;
+  }
+  if (event.happened() && replies_expected_.load(std::memory_order_relaxed) > 0 &&
+      queued_.load(std::memory_order_seq_cst) == 0) {
+    seat_.lend();
+    HAWSER_STEP();
+    set_->start_tick();
+    return;
+  }
+  leave_waiting(me);
+}
+
+void Crew::leave_waiting(Seat::Sitter me) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (try_leave(me, Seat::State::WaiterPolls)) return;
+    set_->disarm();
+    if (!drain(kDrainAtOnce)) break;  // a request came: let a hand have the seat
+  }
+  vacate();
+}
+
+// Takes in what is there. False when that included a request, which has been handed over.
+bool Crew::drain(int at_most) {
+  transport::PollSet::Arrival arrival;
+  while (at_most-- > 0 && set_->next(arrival)) {
+    std::shared_ptr<Task> request;
+    if (!take_in(arrival, request)) continue;
+    submit(std::move(request));
+    return false;
+  }
+  return true;
+}
+
+CrewStats Crew::stats() const {
+  auto roster = roster_.lock();
+  CrewStats stats;
+  stats.threads = roster->hands.size();
+  for (const Hand& hand : roster->hands) {
+    stats.running += hand.running.load(std::memory_order_relaxed) ? 1 : 0;
+  }
+  stats.parked = roster->parked;
+  stats.queued = roster->queue.size();
+  stats.tasks_run = tasks_run_.load(std::memory_order_relaxed);
+  stats.refused = refused_.load(std::memory_order_relaxed);
+  return stats;
+}
+
+}  // namespace hawser::agent

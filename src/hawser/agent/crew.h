@@ -1,0 +1,157 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <list>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "hawser/agent/spinner.h"
+#include "hawser/base/guarded.h"
+#include "hawser/base/scheduler.h"
+#include "hawser/transport/doorbell.h"
+#include "hawser/transport/poll_seat.h"
+#include "hawser/transport/poll_set.h"
+
+namespace hawser::agent {
+
+using transport::Task;
+
+struct CrewOptions {
+  std::size_t max_threads = 128;
+  std::size_t max_queued = 100'000;
+  Duration spin_limit = std::chrono::microseconds(50);
+};
+
+struct CrewStats {
+  std::size_t threads = 0;
+  std::size_t running = 0;  // inside user code
+  std::size_t parked = 0;
+  std::size_t queued = 0;
+  std::uint64_t tasks_run = 0;
+  std::uint64_t refused = 0;
+};
+
+// The threads of a node that move its bytes and run its handlers. There is no separate network
+// thread: one hand sits on the poll seat, and runs a request that it reads itself. Before it does,
+// another hand, the anchor, is asleep on the bell, so that frames are looked after meanwhile.
+//
+//   CREW-1  At least one hand is a lookout: not in user code. It polls, is the anchor, or is on its
+//           way to be. A hand goes into user code only if another lookout remains (step_away()),
+//           and hands park only while there is an anchor.
+//   CREW-2  A hand that is the last lookout at the thread limit keeps looking and queues requests;
+//           whoever returns from user code looks at the queue. A request whose chain of calls
+//           already holds a hand is then refused with Overloaded: waiting for a thread could be
+//           waiting for itself.
+//   CREW-3  Everything submitted is run or refused, once. After stop() it is refused.
+//
+// Thread-safe. The threads share ownership: one whose handler does not return in time is left
+// behind by stop() and ends when it returns.
+class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
+ public:
+  Crew(std::shared_ptr<transport::Doorbell> bell, std::shared_ptr<transport::PollSet> set,
+       CrewOptions options);
+  ~Crew() override;
+
+  // Throws Error(Overloaded) when the system gives no threads; stop() must be called all the same.
+  void start();
+  // False when handlers were still running at the deadline.
+  // Any thread may call it, at any time and again; a handler that does is not waited for.
+  // Afterwards nobody polls.
+  bool stop(Deadline deadline);
+
+  void submit(std::shared_ptr<Task> task);
+  void post(UniqueFunction<void()> task) override;
+  bool wait(Event& event, Deadline deadline) override;
+
+  // Replies that this node is waiting for; a waiter then comes back to poll soon.
+  void expect_reply() { replies_expected_.fetch_add(1, std::memory_order_relaxed); }
+  void reply_arrived() { replies_expected_.fetch_sub(1, std::memory_order_relaxed); }
+
+  CrewStats stats() const;
+
+ private:
+  using Seat = transport::PollSeat;
+  struct Hand {
+    std::thread thread;
+    std::thread::id id{};                 // also after the thread has been detached
+    std::atomic<std::uint64_t> chain{0};  // of the task it runs
+    std::atomic<bool> running{false};
+  };
+  struct Roster {
+    std::list<Hand> hands;
+    std::deque<std::shared_ptr<Task>> queue;
+    std::vector<std::thread> finished;  // to be joined
+    std::size_t parked = 0;
+    std::size_t summoned = 0;  // parked hands that have been told to get up
+    bool anchored = false;
+    bool stopping = false;
+    bool seat_closed = false;  // stop() has it, for good
+  };
+
+  // Hands.
+  bool spawn(Roster& roster);
+  void work(Hand& hand);
+  bool step_away();
+  bool one_lookout_fewer();
+  bool no_thread_free() const;
+  void run_task(Hand& hand, std::shared_ptr<Task> task);
+
+  // The poll seat.
+  void lead(Hand& hand, bool just_served);
+  bool take_in(transport::PollSet::Arrival& arrival, std::shared_ptr<Task>& task);
+  bool run_seated(Hand& hand, std::shared_ptr<Task> task);
+  bool sit_down(Seat::Sitter me);
+  bool try_leave(Seat::Sitter me, Seat::State polls);
+  void vacate();
+
+  // The anchor, and those who are not needed.
+  bool anchor_or_park(Hand& hand);
+  void anchor(Hand& hand);
+  bool on_tick(Seat::Sitter me);
+  bool park(Guarded<Roster>::Held& roster);
+
+  // The queue.
+  void enqueue(std::shared_ptr<Task> task, bool announce);
+  void announce_queued();
+  std::shared_ptr<Task> take_queued();
+  bool run_queued(Hand& hand);
+  bool queue_can_be_served() const;
+  bool waits_for_itself(const Roster& roster, const Task& task) const;
+  void refuse_what_waits_for_itself();
+  Error thread_limit_error() const;
+
+  // Waiting.
+  bool sit_down_to_wait(Seat::Sitter me);
+  void poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me);
+  void leave_waiting(Seat::Sitter me);
+  bool drain(int at_most);
+  bool requests_are_coming() const;
+
+  const CrewOptions options_;
+  const std::shared_ptr<transport::Doorbell> bell_;
+  const std::shared_ptr<transport::PollSet> set_;
+  Seat seat_;
+  Spinner spinner_;                       // holder of the seat
+  std::uint64_t lends_at_last_tick_ = 0;  // anchor
+  int idle_ticks_ = 0;                    // anchor
+
+  mutable Guarded<Roster> roster_;
+  Condition summons_;
+  Condition ended_;                           // a hand, or the use of the seat while stopping
+  std::atomic<std::size_t> lookouts_{0};      // hands that are not in user code
+  std::atomic<std::size_t> threads_{0};       // hands that are not about to end
+  std::atomic<bool> no_more_threads_{false};  // the system refused one; until a hand comes back
+  std::atomic<bool> anchored_{false};         // copies of what the roster says, for the fast path
+  std::atomic<std::size_t> queued_{0};
+  std::atomic<bool> stopping_{false};
+
+  std::atomic<std::int64_t> replies_expected_{0};
+  std::atomic<std::int64_t> last_request_ns_{0};
+  std::atomic<std::uint64_t> tasks_run_{0};
+  std::atomic<std::uint64_t> refused_{0};
+};
+
+}  // namespace hawser::agent

@@ -1,0 +1,565 @@
+#include "hawser/agent/crew.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <latch>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "hawser/base/buffer_pool.h"
+#include "hawser/base/log.h"
+#include "hawser/transport/loopback.h"
+
+namespace hawser::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Run or refused, exactly once, or the test fails.
+class TrapTask final : public Task {
+ public:
+  struct Nature {
+    ChainId chain = ChainId::None;
+    bool brief = false;
+  };
+  TrapTask(std::function<void()> body, std::function<void(const Error&)> refusal, Nature nature)
+      : body_(std::move(body)), refusal_(std::move(refusal)), nature_(nature) {}
+  ~TrapTask() override { EXPECT_EQ(completions_.load(), 1) << "neither run nor refused, or both"; }
+
+  void run() override {
+    ++completions_;
+    body_();
+  }
+  void refuse(const Error& why) override {
+    ++completions_;
+    if (!refusal_) {
+      ADD_FAILURE() << "refused: " << why.what();
+    } else {
+      refusal_(why);
+    }
+  }
+  ChainId chain() const override { return nature_.chain; }
+  bool brief() const override { return nature_.brief; }
+
+ private:
+  const std::function<void()> body_;
+  const std::function<void(const Error&)> refusal_;
+  const Nature nature_;
+  std::atomic<int> completions_{0};
+};
+
+std::shared_ptr<Task> task(std::function<void()> body, TrapTask::Nature nature = {},
+                           std::function<void(const Error&)> refusal = nullptr) {
+  return std::make_shared<TrapTask>(std::move(body), std::move(refusal), nature);
+}
+
+// Requests and replies without a network: a frame carries the number of what it stands for.
+class TestSink final : public transport::FrameSink {
+ public:
+  std::shared_ptr<Task> on_frame(wire::InFrame frame) override {
+    const auto words = frame.body.view();
+    std::size_t number = 0;
+    std::memcpy(&number, words.data(), sizeof number);
+    const std::lock_guard lock(mutex_);
+    if (frame.kind == wire::Kind::Call) return std::exchange(requests_.at(number), nullptr);
+    replies_.at(number)->set();
+    return nullptr;
+  }
+  void on_closed() override { ++closed; }
+
+  std::size_t add(std::shared_ptr<Task> request) {
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(std::move(request));
+    return requests_.size() - 1;
+  }
+  std::size_t add(Event& reply) {
+    const std::lock_guard lock(mutex_);
+    replies_.push_back(&reply);
+    return replies_.size() - 1;
+  }
+  std::atomic<int> closed{0};
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Task>> requests_;
+  std::vector<Event*> replies_;
+};
+
+// A node that consists of its threads and a link to itself.
+class TestNode {
+ public:
+  explicit TestNode(CrewOptions options = {})
+      : crew_(std::make_shared<Crew>(bell_, set_, options)),
+        link_(transport::make_loopback({}, bell_, std::make_shared<BufferPool>(0))) {
+    set_->add(link_, sink_);
+    crew_->start();
+  }
+  ~TestNode() {
+    crew_->stop(patience_);
+    set_->clear();
+    EXPECT_EQ(sink_->closed, 1);
+  }
+
+  Crew& crew() { return *crew_; }
+  void do_not_wait_for_handlers() { patience_ = Deadline(TimePoint{}); }
+  void request(std::shared_ptr<Task> task) { send(wire::Kind::Call, sink_->add(std::move(task))); }
+  void reply(Event& to) { send(wire::Kind::Reply, sink_->add(to)); }
+
+ private:
+  void send(wire::Kind kind, std::size_t number) {
+    EXPECT_TRUE(
+        link_->send({.kind = kind, .body = std::as_bytes(std::span(&number, 1)), .segments = {}}));
+  }
+
+  const std::shared_ptr<transport::Doorbell> bell_ = std::make_shared<transport::Doorbell>();
+  const std::shared_ptr<transport::PollSet> set_ = std::make_shared<transport::PollSet>(*bell_);
+  const std::shared_ptr<TestSink> sink_ = std::make_shared<TestSink>();
+  const std::shared_ptr<Crew> crew_;
+  const std::shared_ptr<transport::Link> link_;
+  Deadline patience_ = Deadline::never();
+};
+
+Deadline soon() { return Deadline::after(SteadyClock(), 20ms); }
+
+TEST(Crew, NeedsTwoThreads) {
+  const auto bell = std::make_shared<transport::Doorbell>();
+  const auto set = std::make_shared<transport::PollSet>(*bell);
+  EXPECT_THROW(Crew(bell, set, CrewOptions{.max_threads = 1}), Error);
+}
+
+TEST(Crew, RunsWhatIsPostedAndWhatIsRequested) {
+  TestNode node;
+  std::latch done(3);
+  node.crew().post([&] { done.count_down(); });
+  node.crew().submit(task([&] { done.count_down(); }));
+  node.request(task([&] { done.count_down(); }));
+  done.wait();
+}
+
+TEST(Crew, RunsWhatTasksPost) {
+  TestNode node;
+  std::latch done(100);
+  std::function<void(int)> fan_out = [&](int depth) {
+    if (depth > 1) node.crew().post([&fan_out, depth] { fan_out(depth - 1); });
+    done.count_down();
+  };
+  node.crew().post([&] { fan_out(100); });
+  done.wait();
+}
+
+TEST(Crew, SurvivesATaskThatThrows) {
+  TestNode node;
+  log::set_sink([](auto...) {});
+  node.crew().post([] { throw std::runtime_error("thrown by a callback"); });
+  node.crew().post([] { throw 7; });
+  std::latch done(1);
+  node.request(task([&] { done.count_down(); }));
+  done.wait();
+  EXPECT_TRUE(node.crew().stop(Deadline::never()));
+  log::set_sink(nullptr);
+}
+
+TEST(Crew, HandlersThatWaitForEachOtherAllGetAThread) {
+  TestNode node;
+  for (const bool brief : {false, true}) {
+    SCOPED_TRACE(brief ? "said to be brief" : "not said to be brief");
+    constexpr int kHandlers = 64;
+    std::latch all_here(kHandlers);
+    std::latch all_done(kHandlers);
+    for (int i = 0; i < kHandlers; ++i) {
+      auto handler = task(
+          [&] {
+            all_here.arrive_and_wait();
+            all_done.count_down();
+          },
+          {.brief = brief});
+      if (i % 2 == 0) {
+        node.request(std::move(handler));
+      } else {
+        node.crew().submit(std::move(handler));
+      }
+    }
+    all_done.wait();
+  }
+}
+
+// Each handler waits for the next one, as a sync call does.
+TEST(Crew, NestedCallsGetAThreadEach) {
+  TestNode node;
+  std::function<void(int)> nest = [&](int depth) {
+    if (depth == 0) return;
+    Event answered;
+    node.request(task(
+        [&, depth] {
+          nest(depth - 1);
+          node.reply(answered);
+        },
+        {.brief = depth % 3 == 0}));
+    EXPECT_TRUE(node.crew().wait(answered, Deadline::never()));
+  };
+  nest(60);
+}
+
+// What was handed to the hand on the seat must not be forgotten when its handler turns out to wait:
+// the waiter that the hand has become does not look at the queue.
+TEST(Crew, WhatIsPostedWhileABriefHandlerRunsIsNotForgotten) {
+  TestNode node({.spin_limit = 0us});
+  for (int i = 0; i < 500; ++i) {
+    std::latch in_handler(1);
+    std::latch may_go_on(1);
+    std::latch posted_ran(1);
+    Event done;
+    node.request(task(
+        [&] {
+          in_handler.count_down();
+          may_go_on.wait();
+          Event answered;
+          node.reply(answered);
+          EXPECT_TRUE(node.crew().wait(answered, Deadline::never()));
+          posted_ran.wait();
+          done.set();
+        },
+        {.brief = true}));
+    in_handler.wait();
+    node.crew().post([&] { posted_ran.count_down(); });
+    may_go_on.count_down();
+    EXPECT_TRUE(done.sleep_until(Deadline::never()));
+  }
+}
+
+// A handler that says it is brief and is not holds nobody up: requests, replies, callbacks.
+TEST(Crew, ABriefHandlerThatIsNotHoldsNobodyUp) {
+  TestNode node;
+  std::latch others_done(3);
+  std::latch done(1);
+  Event answered;
+  node.request(task(
+      [&] {
+        others_done.wait();
+        done.count_down();
+      },
+      {.brief = true}));
+  node.request(task([&] { others_done.count_down(); }));
+  node.crew().post([&] { others_done.count_down(); });
+  node.reply(answered);
+  EXPECT_TRUE(answered.sleep_until(Deadline::never()));
+  others_done.count_down();
+  done.wait();
+}
+
+// CREW-2. One thread of the limit always looks after the links.
+TEST(Crew, AChainDeeperThanTheThreadsIsRefusedAndDoesNotHang) {
+  for (const std::size_t limit : {2u, 3u, 8u}) {
+    SCOPED_TRACE(limit);
+    TestNode node({.max_threads = limit});
+    std::atomic<std::size_t> deepest{0};
+    std::atomic<int> refusals{0};
+    std::function<void()> call_on = [&] {
+      Event answered;
+      node.request(task(
+          [&] {
+            ++deepest;
+            call_on();
+            node.reply(answered);
+          },
+          {.chain = ChainId{7}},
+          [&](const Error& why) {
+            EXPECT_EQ(why.kind(), ErrorKind::Overloaded);
+            ++refusals;
+            answered.set();
+          }));
+      EXPECT_TRUE(node.crew().wait(answered, Deadline::never()));
+    };
+    call_on();
+    EXPECT_EQ(deepest, limit - 1);
+    EXPECT_EQ(refusals, 1);
+    EXPECT_EQ(node.crew().stats().refused, 1u);
+  }
+}
+
+TEST(Crew, ARequestOfAnotherChainWaitsUntilAThreadIsFree) {
+  TestNode node({.max_threads = 2});
+  std::latch first_runs(1);
+  std::latch first_may_end(1);
+  std::latch all_done(4);
+  std::atomic<bool> first_ended{false};
+  node.request(task(
+      [&] {
+        first_runs.count_down();
+        first_may_end.wait();
+        first_ended = true;
+        all_done.count_down();
+      },
+      {.chain = ChainId{1}}));
+  first_runs.wait();
+  const auto second = [&] {
+    EXPECT_TRUE(first_ended);
+    all_done.count_down();
+  };
+  node.request(task(second, {.chain = ChainId{2}}));
+  node.crew().submit(task(second, {.chain = ChainId{3}}));
+  node.crew().post(second);
+  Event answered;  // meanwhile replies arrive
+  node.reply(answered);
+  EXPECT_TRUE(node.crew().wait(answered, Deadline::never()));
+  first_may_end.count_down();
+  all_done.wait();
+}
+
+// A request that was queued while a thread was free, and is overtaken by its own chain.
+TEST(Crew, WhatIsQueuedIsRefusedWhenItsChainTakesTheLastThread) {
+  TestNode node({.max_threads = 2});
+  for (int i = 0; i < 200; ++i) {
+    std::atomic<int> left{2};
+    Event done;
+    const auto one_less = [&] {
+      if (--left == 0) done.set();
+    };
+    Event sibling_settled;
+    const auto sibling = [&] {
+      sibling_settled.set();
+      one_less();
+    };
+    node.crew().submit(task(
+        [&] {
+          // May run second; then the other one is done already.
+          EXPECT_TRUE(sibling_settled.sleep_until(Deadline::never()));
+          one_less();
+        },
+        {.chain = ChainId{9}}, [&](const Error&) { one_less(); }));
+    node.crew().submit(task(sibling, {.chain = ChainId{9}}, [&](const Error&) { sibling(); }));
+    EXPECT_TRUE(done.sleep_until(Deadline::never()));
+  }
+}
+
+// CREW-1 at the limit: whoever runs handlers, replies are received.
+TEST(Crew, RepliesArriveHoweverManyHandlersWait) {
+  for (const std::size_t limit : {2u, 3u}) {
+    TestNode node({.max_threads = limit, .spin_limit = 0us});
+    constexpr int kRounds = 2000;
+    std::latch done(2 * kRounds);
+    const auto call_and_wait = [&] {
+      Event answered;
+      node.reply(answered);
+      EXPECT_TRUE(node.crew().wait(answered, Deadline::never()));
+      done.count_down();
+    };
+    for (int i = 0; i < kRounds; ++i) {
+      node.request(task(call_and_wait, {.brief = i % 2 == 0}));
+      node.crew().submit(task(call_and_wait));
+    }
+    done.wait();
+  }
+}
+
+TEST(Crew, RefusesMoreThanItMayQueue) {
+  TestNode node({.max_threads = 2, .max_queued = 3});
+  std::latch runs(1);
+  std::latch may_end(1);
+  std::latch settled(10);
+  std::atomic<int> refused{0};
+  node.crew().submit(task([&] {
+    runs.count_down();
+    may_end.wait();
+  }));
+  runs.wait();
+  for (int i = 0; i < 10; ++i) {
+    node.crew().submit(task([&] { settled.count_down(); }, {},
+                            [&](const Error& why) {
+                              EXPECT_EQ(why.kind(), ErrorKind::Overloaded);
+                              ++refused;
+                              settled.count_down();
+                            }));
+  }
+  EXPECT_EQ(refused, 7);
+  EXPECT_EQ(node.crew().stats().queued, 3u);
+  may_end.count_down();
+  settled.wait();
+}
+
+// ------------------------------------------------------------------------------- stopping
+
+TEST(Crew, RefusesAfterStop) {
+  TestNode node;
+  EXPECT_TRUE(node.crew().stop(Deadline::never()));
+  EXPECT_TRUE(node.crew().stop(Deadline::never()));
+  int refused = 0;
+  node.crew().submit(task([] { ADD_FAILURE(); }, {},
+                          [&](const Error& why) {
+                            EXPECT_EQ(why.kind(), ErrorKind::Invalid);
+                            ++refused;
+                          }));
+  EXPECT_EQ(refused, 1);
+  node.crew().post([] { ADD_FAILURE(); });
+  EXPECT_EQ(node.crew().stats().threads, 0u);
+}
+
+TEST(Crew, StopsWithoutEverHavingStarted) {
+  const auto bell = std::make_shared<transport::Doorbell>();
+  const auto set = std::make_shared<transport::PollSet>(*bell);
+  const auto crew = std::make_shared<Crew>(bell, set, CrewOptions{});
+  EXPECT_TRUE(crew->stop(Deadline::never()));
+}
+
+TEST(Crew, StopWaitsForHandlersAndLeavesWaitersAlone) {
+  TestNode node;
+  std::latch runs(1);
+  std::latch may_end(1);
+  std::atomic<bool> ended{false};
+  node.request(task([&] {
+    runs.count_down();
+    may_end.wait();
+    ended = true;
+  }));
+  runs.wait();
+  Event never_answered;
+  std::latch waits(2);
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 2; ++i) {
+    waiters.emplace_back([&] {
+      waits.count_down();
+      EXPECT_TRUE(node.crew().wait(never_answered, Deadline::never()));
+    });
+  }
+  waits.wait();
+  EXPECT_FALSE(node.crew().stop(soon()));
+  may_end.count_down();
+  EXPECT_TRUE(node.crew().stop(Deadline::never()));
+  EXPECT_TRUE(ended);
+  never_answered.set();
+  for (std::thread& waiter : waiters) waiter.join();
+}
+
+TEST(Crew, AStuckHandlerOutlivesTheNode) {
+  std::latch runs(1);
+  std::latch may_end(1);
+  std::latch ended(1);
+  {
+    TestNode node;
+    node.request(task([&] {
+      runs.count_down();
+      may_end.wait();
+      ended.count_down();
+    }));
+    runs.wait();
+    EXPECT_FALSE(node.crew().stop(soon()));
+    EXPECT_EQ(node.crew().stats().running, 1u);
+    node.do_not_wait_for_handlers();
+  }
+  may_end.count_down();
+  ended.wait();
+}
+
+TEST(Crew, AHandlerMayStopItsOwnCrew) {
+  TestNode node;
+  Event stopped;
+  node.request(task([&] {
+    EXPECT_TRUE(node.crew().stop(Deadline::never()));
+    stopped.set();
+  }));
+  EXPECT_TRUE(stopped.sleep_until(Deadline::never()));
+}
+
+// Whatever is submitted while it stops is run or refused; the traps in the tasks look after that.
+TEST(Crew, StopsInTheMiddleOfWork) {
+  for (int i = 0; i < 50; ++i) {
+    TestNode node({.spin_limit = std::chrono::microseconds(i % 2 * 50)});
+    std::atomic<int> settled{0};
+    std::vector<std::thread> submitters;
+    std::latch all_started(3);
+    for (int t = 0; t < 3; ++t) {
+      submitters.emplace_back([&, t] {
+        all_started.arrive_and_wait();
+        for (int n = 0; n < 200; ++n) {
+          node.crew().submit(
+              task([&] { ++settled; }, {.brief = t == 1}, [&](const Error&) { ++settled; }));
+          Event event;
+          node.crew().wait(event, Deadline(TimePoint{}));
+        }
+      });
+    }
+    all_started.wait();
+    EXPECT_TRUE(node.crew().stop(Deadline::never()));
+    for (std::thread& submitter : submitters) submitter.join();
+    EXPECT_EQ(settled, 600);
+  }
+}
+
+// Would hang if a destructor ran under the crew's lock.
+TEST(Crew, TasksDieOutsideOfItsLocks) {
+  struct Asks {
+    explicit Asks(Crew& crew) : crew(crew) {}
+    ~Asks() { crew.stats(); }
+    Crew& crew;
+  };
+  TestNode node({.max_threads = 2, .max_queued = 2});
+  Crew& crew = node.crew();
+  std::latch runs(1);
+  std::latch may_end(1);
+  crew.post([&, asks = std::make_unique<Asks>(crew)] {
+    runs.count_down();
+    may_end.wait();
+  });
+  runs.wait();
+  for (int i = 0; i < 4; ++i) crew.post([asks = std::make_unique<Asks>(crew)] {});
+  std::thread opener([&] { may_end.count_down(); });
+  EXPECT_TRUE(crew.stop(Deadline::never()));
+  opener.join();
+  crew.post([asks = std::make_unique<Asks>(crew)] {});
+}
+
+// ------------------------------------------------------------------------------- waiting
+
+TEST(Crew, WaitEndsWithTheDeadline) {
+  for (const auto spin_limit : {0us, 50us}) {
+    TestNode node({.spin_limit = spin_limit});
+    Event never;
+    EXPECT_FALSE(node.crew().wait(never, soon()));
+    EXPECT_FALSE(node.crew().wait(never, Deadline(TimePoint{})));
+  }
+}
+
+// CALL-1.
+TEST(Crew, AWaitingThreadRunsNothing) {
+  TestNode node;
+  for (int i = 0; i < 500; ++i) {
+    Event answered;
+    const auto waiting = std::this_thread::get_id();
+    node.request(task(
+        [&] {
+          EXPECT_NE(std::this_thread::get_id(), waiting);
+          node.crew().post([&] {
+            EXPECT_NE(std::this_thread::get_id(), waiting);
+            node.reply(answered);
+          });
+        },
+        {.brief = i % 2 == 0}));
+    EXPECT_TRUE(node.crew().wait(answered, Deadline::never()));
+  }
+}
+
+// A thread that has its reply lends the seat if it expects more, and need not come back.
+TEST(Crew, RepliesArriveAlthoughTheWaiterWentAway) {
+  TestNode node;
+  for (int i = 0; i < 50; ++i) {
+    Event first, second;
+    node.crew().expect_reply();
+    node.reply(first);
+    EXPECT_TRUE(node.crew().wait(first, Deadline::never()));
+    node.reply(second);
+    EXPECT_TRUE(second.sleep_until(Deadline::never()));
+    node.crew().reply_arrived();
+  }
+}
+
+}  // namespace
+}  // namespace hawser::agent

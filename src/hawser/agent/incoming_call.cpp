@@ -1,0 +1,72 @@
+#include "hawser/agent/incoming_call.h"
+
+#include <utility>
+
+#include "hawser/base/fault.h"
+
+namespace hawser::agent {
+
+IncomingCall::IncomingCall(wire::InFrame frame, wire::ReceivedCall call, std::string caller,
+                           Deadline deadline, std::shared_ptr<AnswerPath> path,
+                           RequestHandler& handler, bool brief)
+    : frame_(std::move(frame)),
+      call_(std::move(call)),
+      caller_(std::move(caller)),
+      deadline_(deadline),
+      path_(std::move(path)),
+      handler_(handler),
+      brief_(brief) {}
+
+IncomingCall::~IncomingCall() {
+  fail(Error(ErrorKind::Remote, "the handler dropped the call without answering it"));
+}
+
+bool IncomingCall::claim_answer() {
+  if (answered_.exchange(true, std::memory_order_acq_rel)) return HAWSER_FAULT(kAnswerTwice);
+  std::exchange(*on_cancel_.lock(), {}).clear();
+  path_->call_answered(call_.id);
+  return !call_.one_way && !cancelled();
+}
+
+bool IncomingCall::reply(wire::Payload payload, wire::Notes notes) {
+  return claim_answer() &&
+         path_->send_reply({.id = call_.id, .payload = std::move(payload), .notes = notes});
+}
+
+bool IncomingCall::fail(Error error, wire::Payload payload) {
+  return claim_answer() &&
+         path_->send_failure(
+             {.id = call_.id, .error = std::move(error), .payload = std::move(payload), .trace = {}});
+}
+
+void IncomingCall::on_cancel(UniqueFunction<void()> callback) {
+  {
+    auto callbacks = on_cancel_.lock();
+    if (answered_.load(std::memory_order_acquire)) return;
+    if (!cancelled()) {
+      callbacks->push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
+void IncomingCall::cancel() {
+  std::vector<UniqueFunction<void()>> callbacks;
+  {
+    auto registered = on_cancel_.lock();
+    if (cancelled_.exchange(true, std::memory_order_acq_rel)) return;
+    callbacks.swap(*registered);
+  }
+  for (auto& callback : callbacks) callback();
+}
+
+void IncomingCall::run() {
+  if (cancelled()) {
+    claim_answer();
+    return;
+  }
+  handler_.handle(shared_from_this());
+}
+
+}  // namespace hawser::agent

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "hawser/base/clock.h"
+#include "hawser/base/guarded.h"
+#include "hawser/base/unique_function.h"
+#include "hawser/transport/poll_set.h"
+#include "hawser/wire/message.h"
+
+namespace hawser::agent {
+
+class IncomingCall;
+
+// Runs requests: the upper layers. Both are called on hands of the crew.
+class RequestHandler {
+ public:
+  virtual ~RequestHandler() = default;
+  // Runs user code. Answers through `call`, now or later, from any thread.
+  virtual void handle(std::shared_ptr<IncomingCall> call) = 0;
+  // Whether the function is known to return within microseconds. Must not run user code.
+  virtual bool is_brief(const wire::ReceivedCall& call) const = 0;
+};
+
+// Where answers go: the session the call came from. False when it is closed.
+class AnswerPath {
+ public:
+  virtual ~AnswerPath() = default;
+  virtual bool send_reply(wire::Reply reply) = 0;
+  virtual bool send_failure(wire::Failure failure) = 0;
+  virtual void call_answered(CallId id) = 0;
+};
+
+// A request that was received, from reading its frame to its answer.
+//
+//   CALL-3  Every request is answered exactly once, or its connection is gone. Dropping the last
+//           reference to an unanswered call answers it with an error.
+//
+// Thread-safe.
+class IncomingCall final : public transport::Task,
+                           public std::enable_shared_from_this<IncomingCall> {
+ public:
+  IncomingCall(wire::InFrame frame, wire::ReceivedCall call, std::string caller, Deadline deadline,
+               std::shared_ptr<AnswerPath> path, RequestHandler& handler, bool brief);
+  ~IncomingCall() override;
+
+  const wire::ReceivedCall& call() const { return call_; }
+  wire::ReceivedPayload& payload() { return call_.payload; }  // may be moved from, once
+  const std::string& caller() const { return caller_; }
+  Deadline deadline() const { return deadline_; }
+
+  // The first one counts. False when the call had been answered, or nobody waits any more.
+  bool reply(wire::Payload payload, wire::Notes notes = {});
+  bool fail(Error error, wire::Payload payload = {});
+
+  bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
+  // Called once if the call is cancelled while unanswered, at once if it has been; on the thread that
+  // learns of it: must not block. Dropped when the call is answered.
+  void on_cancel(UniqueFunction<void()> callback);
+
+  // The caller has cancelled, its time is up, or it is lost: nobody wants the answer.
+  void cancel();
+  // It was never a call of its own (its id was taken): it is dropped without an answer.
+  void disown() { answered_.store(true, std::memory_order_release); }
+
+  // transport::Task
+  void run() override;
+  void refuse(const Error& why) override { fail(why); }
+  ChainId chain() const override { return call_.chain; }
+  bool brief() const override { return brief_; }
+
+ private:
+  bool claim_answer();
+
+  const wire::InFrame frame_;  // call_ points into it
+  wire::ReceivedCall call_;
+  const std::string caller_;
+  const Deadline deadline_;
+  const std::shared_ptr<AnswerPath> path_;
+  RequestHandler& handler_;
+  const bool brief_;
+  std::atomic<bool> answered_{false};
+  std::atomic<bool> cancelled_{false};
+  Guarded<std::vector<UniqueFunction<void()>>> on_cancel_;
+};
+
+}  // namespace hawser::agent

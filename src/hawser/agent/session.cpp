@@ -1,0 +1,381 @@
+#include "hawser/agent/session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "hawser/base/fault.h"
+#include "hawser/base/log.h"
+
+namespace hawser::agent {
+namespace {
+
+template <class... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+
+std::int64_t nanoseconds(TimePoint at) { return at.time_since_epoch().count(); }
+
+Answer failed(Error error) {
+  Answer answer;
+  answer.error.emplace(std::move(error));
+  return answer;
+}
+
+Error timeout_error(const OutstandingCall& call, const std::string& peer) {
+  const auto budget = std::chrono::duration_cast<std::chrono::microseconds>(call.budget);
+  return Error(ErrorKind::Timeout,
+               "'" + call.function + "' on '" + peer + "' took longer than " +
+                   std::to_string(static_cast<double>(budget.count()) / 1000.0) + " ms",
+               {.node = peer, .function = call.function, .budget = budget});
+}
+
+}  // namespace
+
+Session::Session(std::shared_ptr<transport::Link> link, const Clock& clock, const Limits& limits,
+                 FailureDetectorOptions detector, RequestHandler& handler, SessionEvents& events,
+                 std::shared_ptr<void> keep_alive)
+    : keep_alive_(std::move(keep_alive)),
+      link_(std::move(link)),
+      clock_(clock),
+      limits_(limits),
+      handler_(handler),
+      events_(events),
+      tables_(Tables(limits.max_calls_per_peer)),
+      health_(Health{FailureDetector(detector, clock.now())}) {}
+
+// ------------------------------------------------------------------------------- calling
+
+CallId Session::call(OutstandingCall call, wire::Call message) {
+  const Deadline deadline = call.deadline;
+  const bool one_way = message.one_way;
+  // Before it can be answered, and so taken off again.
+  bytes_in_flight_.fetch_add(call.bytes, std::memory_order_seq_cst);
+  std::optional<Error> refusal;
+  std::optional<CallId> id;
+  {
+    auto tables = tables_.lock();
+    if (tables->closed) {
+      refusal = tables->closed;
+    } else if (!(id = tables->outgoing.open(call))) {
+      refusal.emplace(ErrorKind::Overloaded, "max_calls_per_peer (" +
+                                                 std::to_string(limits_.max_calls_per_peer) +
+                                                 ") calls to '" + peer().name + "' outstanding");
+    }
+  }
+  if (refusal) {
+    bytes_in_flight_.fetch_sub(call.bytes, std::memory_order_seq_cst);
+    call.on_answer(failed(refusal->about(peer().name, call.function)));
+    return CallId{};
+  }
+  events_.outstanding_changed(+1);
+  if (!HAWSER_FAULT(kForgetDeadline)) events_.watch_deadline(deadline);
+  message.id = *id;
+  calls_sent_.fetch_add(1, std::memory_order_seq_cst);
+  try {
+    const bool sent = send(wire::encode(std::move(message)));  // if not, end() fails the call
+    if (sent && one_way) complete(*id, Answer{});  // nobody answers
+  } catch (const Error& error) {
+    complete(*id, failed(error));
+  }
+  return *id;
+}
+
+bool Session::send(wire::OutFrame frame) {
+  frames_sent_.fetch_add(1, std::memory_order_relaxed);
+  return link_->send(std::move(frame));
+}
+
+void Session::left_table(const OutstandingCall& call) {
+  events_.outstanding_changed(-1);
+  if (call.bytes == 0) return;
+  bytes_in_flight_.fetch_sub(call.bytes, std::memory_order_seq_cst);
+  if (somebody_wants_room_.load(std::memory_order_seq_cst)) make_room();
+}
+
+// FLOW-1: whoever found no room is woken by every call that leaves afterwards, and by the end.
+std::shared_ptr<Event> Session::room_for(std::size_t bytes) {
+  const auto fits = [&] {
+    const std::size_t now = bytes_in_flight_.load(std::memory_order_seq_cst);
+    return now == 0 || now + bytes <= limits_.max_bytes_in_flight_per_peer;
+  };
+  if (fits()) return nullptr;
+  auto room = std::make_shared<Event>();
+  {
+    auto wanting = wanting_room_.lock();
+    wanting->push_back(room);
+    somebody_wants_room_.store(true, std::memory_order_seq_cst);
+  }
+  if (fits() || closed()) return nullptr;
+  return room;
+}
+
+void Session::make_room() {
+  std::vector<std::shared_ptr<Event>> wanting;
+  {
+    auto held = wanting_room_.lock();
+    wanting.swap(*held);
+    somebody_wants_room_.store(false, std::memory_order_seq_cst);
+  }
+  for (const auto& room : wanting) room->set();
+}
+
+void Session::complete(CallId id, Answer answer) {
+  std::optional<OutstandingCall> call = tables_.lock()->outgoing.take(id);
+  if (!call) return;  // it crossed its answer on the way
+  left_table(*call);
+  if (HAWSER_FAULT(kDropAnswer)) return;
+  if (answer.error) answer.error = answer.error->about(peer().name, call->function);
+  call->on_answer(std::move(answer));
+}
+
+void Session::cancel(CallId id, const Error& why) {
+  std::optional<OutstandingCall> call = tables_.lock()->outgoing.take(id);
+  if (!call) return;
+  left_table(*call);
+  send(wire::encode(wire::Cancel{id}));
+  call->on_answer(failed(why.about(peer().name, call->function)));
+}
+
+// ------------------------------------------------------------------------------- receiving
+
+std::shared_ptr<transport::Task> Session::on_frame(wire::InFrame frame) {
+  frames_received_.fetch_add(1, std::memory_order_relaxed);
+  Result<wire::Message> decoded = wire::decode(frame);
+  if (!decoded.ok()) {
+    log::Line(log::Level::Warning, "agent")
+        << "closing the connection to '" << peer().name
+        << "': malformed frame: " << decoded.error().message();
+    close(Error(ErrorKind::PeerLost, "'" + peer().name + "' sent a malformed frame: " +
+                                         decoded.error().message()));
+    return nullptr;
+  }
+  return std::visit(
+      Overloaded{
+          [&](wire::ReceivedCall& call) { return accept_call(std::move(frame), std::move(call)); },
+          [&](wire::ReceivedReply& reply) -> std::shared_ptr<transport::Task> {
+            const CallId id = reply.id;
+            Answer answer;
+            answer.frame = std::move(frame);
+            answer.payload = std::move(reply.payload);
+            answer.notes = std::move(reply.notes);
+            complete(id, std::move(answer));
+            return nullptr;
+          },
+          [&](wire::ReceivedFailure& failure) -> std::shared_ptr<transport::Task> {
+            const CallId id = failure.id;
+            Answer answer;
+            answer.frame = std::move(frame);
+            answer.payload = std::move(failure.payload);
+            answer.error.emplace(std::move(failure.error));
+            complete(id, std::move(answer));
+            return nullptr;
+          },
+          [&](wire::Cancel& cancel) -> std::shared_ptr<transport::Task> {
+            if (!HAWSER_FAULT(kKeepCancelled)) cancel_incoming(cancel.id);
+            return nullptr;
+          },
+          [&](wire::Heartbeat& beat) -> std::shared_ptr<transport::Task> {
+            send(wire::encode(
+                wire::HeartbeatEcho{beat.sent_at_ns, nanoseconds(clock_.now())}));
+            return nullptr;
+          },
+          [&](wire::HeartbeatEcho& echo) -> std::shared_ptr<transport::Task> {
+            round_trip_ns_.store(nanoseconds(clock_.now()) - echo.sent_at_ns,
+                                 std::memory_order_relaxed);
+            return nullptr;
+          },
+          [&](auto& control) -> std::shared_ptr<transport::Task> {
+            events_.control_message(shared_from_this(), wire::Message(std::move(control)));
+            return nullptr;
+          },
+      },
+      decoded.value());
+}
+
+std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame frame,
+                                                      wire::ReceivedCall call) {
+  const TimePoint now = clock_.now();
+  const Deadline deadline =
+      call.budget_us == 0
+          ? Deadline::never()
+          : Deadline::after(clock_, std::chrono::microseconds(static_cast<std::int64_t>(
+                                        std::min<std::uint64_t>(call.budget_us, INT64_MAX / 2000))));
+  const CallId id = call.id;
+  Serving serving{.call = {}, .started = now, .deadline = deadline,
+                  .function = std::string(call.function)};
+  const bool brief = handler_.is_brief(call);
+  auto incoming = std::make_shared<IncomingCall>(std::move(frame), std::move(call), peer().name,
+                                                 deadline, shared_from_this(), handler_, brief);
+  serving.call = incoming;
+  bool known = false, full = false;
+  {
+    auto tables = tables_.lock();
+    full = tables->incoming.size() >= limits_.max_calls_per_peer;
+    if (!full) known = !tables->incoming.emplace(number(id), std::move(serving)).second;
+  }
+  if (known) {
+    incoming->disown();  // the id is that of the first
+    close(Error(ErrorKind::PeerLost, "'" + peer().name + "' used a call id twice"));
+    return nullptr;
+  }
+  if (full) {
+    incoming->fail(Error(ErrorKind::Overloaded, "max_calls_per_peer (" +
+                                                    std::to_string(limits_.max_calls_per_peer) +
+                                                    ") calls are being served"));
+    return nullptr;
+  }
+  calls_received_.fetch_add(1, std::memory_order_seq_cst);
+  if (!HAWSER_FAULT(kForgetDeadline)) events_.watch_deadline(deadline);
+  return incoming;
+}
+
+void Session::cancel_incoming(CallId id) {
+  std::shared_ptr<IncomingCall> call;
+  {
+    auto tables = tables_.lock();
+    const auto found = tables->incoming.find(number(id));
+    if (found != tables->incoming.end()) call = found->second.call.lock();
+  }
+  if (call) call->cancel();
+}
+
+bool Session::send_reply(wire::Reply reply) {
+  const CallId id = reply.id;
+  try {
+    return send(wire::encode(std::move(reply)));
+  } catch (const Error& error) {  // too large to be encoded
+    return send(wire::encode(wire::Failure{.id = id, .error = error, .payload = {}, .trace = {}}));
+  }
+}
+
+bool Session::send_failure(wire::Failure failure) {
+  return send(wire::encode(std::move(failure)));
+}
+
+void Session::call_answered(CallId id) { tables_.lock()->incoming.erase(number(id)); }
+
+// ------------------------------------------------------------------------------- time
+
+Deadline Session::sweep(TimePoint now) {
+  std::vector<std::pair<CallId, OutstandingCall>> expired;
+  std::vector<std::shared_ptr<IncomingCall>> overdue;
+  Deadline earliest;
+  {
+    auto tables = tables_.lock();
+    expired = tables->outgoing.expire(now);
+    earliest = tables->outgoing.earliest();
+    for (auto& [id, serving] : tables->incoming) {
+      if (!serving.deadline.passed(now)) {
+        earliest = std::min(earliest, serving.deadline);
+      } else if (auto call = serving.call.lock()) {
+        serving.deadline = Deadline::never();  // told once
+        overdue.push_back(std::move(call));
+      }
+    }
+  }
+  for (auto& [id, call] : expired) {
+    left_table(call);
+    send(wire::encode(wire::Cancel{id}));
+    call.on_answer(failed(timeout_error(call, peer().name)));
+  }
+  for (auto& call : overdue) call->cancel();
+  return earliest;
+}
+
+Liveness Session::check_health(TimePoint now) {
+  const std::uint64_t received = frames_received_.load(std::memory_order_relaxed);
+  const std::uint64_t sent = frames_sent_.load(std::memory_order_relaxed);
+  const auto pulse = link_->pulse();
+  bool heartbeat_due = false;
+  Liveness verdict;
+  {
+    auto health = health_.lock();
+    if (received != health->frames_received || (pulse && pulse != health->pulse)) {
+      health->detector.heard(now);
+    }
+    heartbeat_due = !pulse && sent == health->frames_sent;
+    health->frames_received = received;
+    health->frames_sent = sent;
+    health->pulse = pulse;
+    verdict = HAWSER_FAULT(kNeverSuspect) ? Liveness::Alive : health->detector.judge(now);
+  }
+  liveness_.store(verdict, std::memory_order_relaxed);
+  if (heartbeat_due && verdict != Liveness::Lost) {
+    send(wire::encode(wire::Heartbeat{nanoseconds(now)}));
+    health_.lock()->frames_sent = frames_sent_.load(std::memory_order_relaxed);
+  }
+  return verdict;
+}
+
+Duration Session::since_heard(TimePoint now) const {
+  return now - health_.lock()->detector.last_heard();
+}
+
+std::optional<Duration> Session::round_trip() const {
+  const auto ns = round_trip_ns_.load(std::memory_order_relaxed);
+  return ns < 0 ? std::nullopt : std::optional(Duration(ns));
+}
+
+// ------------------------------------------------------------------------------- closing
+
+Error Session::lost_error(const std::string& why) const {
+  const TimePoint now = clock_.now();
+  return Error(ErrorKind::PeerLost, "'" + peer().name + "' is gone: " + why,
+               {.node = peer().name,
+                .incarnation = number(peer().incarnation),
+                .last_heard = std::chrono::duration_cast<std::chrono::microseconds>(
+                    since_heard(now))});
+}
+
+void Session::close(Error why) {
+  link_->close();
+  end(why);
+}
+
+std::optional<Error> Session::closed() const { return tables_.lock()->closed; }
+
+void Session::on_closed() {
+  const auto reason = link_->close_reason();
+  end(lost_error(reason ? *reason : "it closed the connection"));
+}
+
+// Fails and cancels everything, once, whoever notices the end first.
+void Session::end(const Error& why) {
+  std::vector<OutstandingCall> calls;
+  std::vector<std::shared_ptr<IncomingCall>> serving;
+  {
+    auto tables = tables_.lock();
+    if (tables->closed) return;
+    tables->closed.emplace(why);
+    if (!HAWSER_FAULT(kForgetOnLoss)) calls = tables->outgoing.take_all();
+    for (auto& [id, entry] : tables->incoming) {
+      if (auto call = entry.call.lock()) serving.push_back(std::move(call));
+    }
+  }
+  for (auto& call : calls) {
+    left_table(call);
+    call.on_answer(failed(why.about(peer().name, call.function)));
+  }
+  for (auto& call : serving) call->cancel();
+  make_room();
+  events_.session_closed(shared_from_this());
+}
+
+void Session::list_calls(TimePoint now, std::vector<CallInFlight>& out) const {
+  const auto remaining = [&](Deadline deadline) -> std::optional<Duration> {
+    if (deadline.is_never()) return std::nullopt;
+    return deadline.remaining(now);
+  };
+  auto tables = tables_.lock();
+  tables->outgoing.for_each([&](CallId id, const OutstandingCall& call) {
+    out.push_back({id, call.function, peer().name, now - call.started, remaining(call.deadline),
+                   false});
+  });
+  for (const auto& [id, serving] : tables->incoming) {
+    out.push_back({CallId{id}, serving.function, peer().name, now - serving.started,
+                   remaining(serving.deadline), true});
+  }
+}
+
+}  // namespace hawser::agent

@@ -1,0 +1,151 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "hawser/agent/call_table.h"
+#include "hawser/agent/failure_detector.h"
+#include "hawser/agent/incoming_call.h"
+#include "hawser/base/clock.h"
+#include "hawser/base/event.h"
+#include "hawser/base/guarded.h"
+#include "hawser/base/limits.h"
+#include "hawser/transport/link.h"
+#include "hawser/transport/poll_set.h"
+
+namespace hawser::agent {
+
+class Session;
+
+// What a session tells the agent. Never called under the session's lock.
+class SessionEvents {
+ public:
+  virtual ~SessionEvents() = default;
+  // The connection is gone; everything outstanding on it has been failed.
+  virtual void session_closed(const std::shared_ptr<Session>& session) = 0;
+  // A message that is not about one call.
+  virtual void control_message(const std::shared_ptr<Session>& session, wire::Message message) = 0;
+  // A deadline that the sweeper must know of.
+  virtual void watch_deadline(Deadline deadline) = 0;
+  // A call was opened (+1) or has left the table (-1).
+  virtual void outstanding_changed(int by) = 0;
+};
+
+struct CallInFlight {
+  CallId id{};
+  std::string function;
+  std::string peer;
+  Duration age{};
+  std::optional<Duration> remaining;  // absent: no deadline
+  bool incoming = false;
+};
+
+// One connection to one incarnation of one peer: two tables of calls, one of each direction, and
+// what is known about the peer's health. Open until the link closes; from then on the reason
+// answers every use.
+//
+// Thread-safe. Frames come from the holder of the poll seat, calls from any thread, health checks
+// and deadlines from the control thread.
+class Session final : public transport::FrameSink,
+                      public AnswerPath,
+                      public std::enable_shared_from_this<Session> {
+ public:
+  Session(std::shared_ptr<transport::Link> link, const Clock& clock, const Limits& limits,
+          FailureDetectorOptions detector, RequestHandler& handler, SessionEvents& events,
+          std::shared_ptr<void> keep_alive);
+
+  const transport::PeerIdentity& peer() const { return link_->peer(); }
+  transport::Link& link() const { return *link_; }
+
+  // Sends a call. Whatever happens, `call.on_answer` is called exactly once; the id is for cancel().
+  // A one-way call is answered, with nothing, as soon as it is sent.
+  // `message.function` need only live until this returns.
+  CallId call(OutstandingCall call, wire::Call message);
+  // Whether a call with so many bytes may be sent now: null if so, else what happens when it is
+  // worth asking again. A single call that is larger than the limit may be sent alone.
+  std::shared_ptr<Event> room_for(std::size_t bytes);
+  // Completes the call with Cancelled and tells the peer. No effect when it is already answered.
+  void cancel(CallId id, const Error& why);
+  // False when closed.
+  bool send(wire::OutFrame frame);
+
+  // Fails and cancels what is overdue; the earliest deadline that remains.
+  Deadline sweep(TimePoint now);
+  // Once per heartbeat interval: judges the peer, and sends a heartbeat where one is needed.
+  Liveness check_health(TimePoint now);
+
+  // Closes the link; `why` answers all calls.
+  void close(Error why);
+
+  std::optional<Error> closed() const;
+  Liveness liveness() const { return liveness_.load(std::memory_order_relaxed); }
+  Duration since_heard(TimePoint now) const;
+  std::optional<Duration> round_trip() const;
+  std::size_t outstanding() const { return tables_.lock()->outgoing.size(); }
+  std::size_t serving() const { return tables_.lock()->incoming.size(); }
+  std::uint64_t calls_sent() const { return calls_sent_.load(std::memory_order_seq_cst); }
+  std::uint64_t calls_received() const { return calls_received_.load(std::memory_order_seq_cst); }
+  void list_calls(TimePoint now, std::vector<CallInFlight>& out) const;
+
+  // transport::FrameSink
+  std::shared_ptr<transport::Task> on_frame(wire::InFrame frame) override;
+  void on_closed() override;
+
+  // AnswerPath
+  bool send_reply(wire::Reply reply) override;
+  bool send_failure(wire::Failure failure) override;
+  void call_answered(CallId id) override;
+
+ private:
+  struct Serving {
+    std::weak_ptr<IncomingCall> call;
+    TimePoint started;
+    Deadline deadline;
+    std::string function;
+  };
+  struct Tables {
+    explicit Tables(std::size_t limit) : outgoing(limit) {}
+    CallTable outgoing;
+    std::unordered_map<std::uint64_t, Serving> incoming;
+    std::optional<Error> closed;  // the state: open, or closed for this reason
+  };
+
+  std::shared_ptr<transport::Task> accept_call(wire::InFrame frame, wire::ReceivedCall call);
+  void complete(CallId id, Answer answer);
+  void left_table(const OutstandingCall& call);
+  void make_room();
+  void cancel_incoming(CallId id);
+  void end(const Error& why);
+  Error lost_error(const std::string& why) const;
+
+  const std::shared_ptr<void> keep_alive_;  // what the references below point into; dies last
+  const std::shared_ptr<transport::Link> link_;
+  const Clock& clock_;
+  const Limits& limits_;
+  RequestHandler& handler_;
+  SessionEvents& events_;
+  mutable Guarded<Tables> tables_;
+
+  std::atomic<std::size_t> bytes_in_flight_{0};  // of calls sent and not answered
+  std::atomic<bool> somebody_wants_room_{false};
+  Guarded<std::vector<std::shared_ptr<Event>>> wanting_room_;
+  std::atomic<std::uint64_t> frames_received_{0};
+  std::atomic<std::uint64_t> frames_sent_{0};
+  std::atomic<std::uint64_t> calls_sent_{0};
+  std::atomic<std::uint64_t> calls_received_{0};
+  std::atomic<std::int64_t> round_trip_ns_{-1};
+  std::atomic<Liveness> liveness_{Liveness::Alive};
+  struct Health {
+    FailureDetector detector;
+    std::uint64_t frames_received = 0;  // at the last check
+    std::uint64_t frames_sent = 0;
+    std::optional<std::uint64_t> pulse{};
+  };
+  mutable Guarded<Health> health_;
+};
+
+}  // namespace hawser::agent

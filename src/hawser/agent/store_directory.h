@@ -1,0 +1,62 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "hawser/agent/directory.h"
+#include "hawser/agent/world_store.h"
+#include "hawser/base/clock.h"
+#include "hawser/base/guarded.h"
+#include "hawser/base/random.h"
+
+namespace hawser::agent {
+
+// A directory in a key-value store:
+//
+//   world               id of the world, random, set by whoever comes first
+//   secret              agreed the same way, where none is given from outside
+//   incarnation/<name>  counts the lives of that name
+//   card/<name>         its card; empty after it left
+//   rank/<number>       the name of that rank (static worlds)
+//
+// Stores block, so one thread asks them, one question at a time.
+class StoreDirectory final : public Directory {
+ public:
+  explicit StoreDirectory(std::shared_ptr<WorldStore> store);
+  ~StoreDirectory() override;
+
+  // What all nodes of the world agree on. Blocking; called while a node starts, before start().
+  WorldId agree_on_world(Random& random);
+  std::string agree_on_secret(Random& random);
+  // Publishes the card; blocking, for a node that starts. Throws Error(Invalid) when another name
+  // has the rank.
+  Card join_now(Card card, bool claim_rank);
+  // The name of a rank, if it has joined. Blocking.
+  std::optional<std::string> name_of_rank(std::uint32_t rank);
+
+  void start();
+  // What is still queued is dropped, its callbacks with it. Waits for the question that is being
+  // asked, at most until the deadline. Idempotent.
+  void stop(Deadline deadline);
+
+  void join(Card card, UniqueFunction<void(Result<Card>)> done) override;
+  void look_up(std::string name,
+               UniqueFunction<void(Result<std::optional<Card>>)> done) override;
+  void leave(const Card& card) override;
+
+ private:
+  struct Shared;
+  void enqueue(UniqueFunction<void(WorldStore&)> question);
+
+  // Shared with the thread, which may be left behind in a store that does not answer.
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+std::string write_card(const Card& card);
+// Throws Error(Invalid).
+Card read_card(const std::string& text);
+
+}  // namespace hawser::agent

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace hawser::agent {
+
+// The few keys through which the nodes of a world find each other. Any thread, one call at a time
+// is enough; calls may block for as long as the store's own time-out. Every method throws Error
+// (PeerLost) when the store cannot be reached.
+class WorldStore {
+ public:
+  virtual ~WorldStore() = default;
+  // Nothing if the key is not set; does not wait for it.
+  virtual std::optional<std::string> get(const std::string& key) = 0;
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  // Sets the key unless it is set; what it is now.
+  virtual std::string get_or_set(const std::string& key, const std::string& value) = 0;
+  virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
+};
+
+}  // namespace hawser::agent

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "hawser/base/clock.h"
+#include "hawser/base/event.h"
+#include "hawser/base/unique_function.h"
+
+namespace hawser {
+
+// Where user code runs and how a thread waits for the network.
+//
+// CALL-1: handlers, callbacks and foreign destructors never run on a thread that is blocked in a
+// wait. A thread in wait() may move bytes and complete replies; what it finds to run it hands over.
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+  // Runs `task` soon, on a thread of the scheduler. After the scheduler has stopped the task is
+  // dropped unrun.
+  virtual void post(UniqueFunction<void()> task) = 0;
+  // Returns when the event has happened (true) or the deadline has passed (false).
+  virtual bool wait(Event& event, Deadline deadline) = 0;
+};
+
+}  // namespace hawser

@@ -1,0 +1,64 @@
+#include "hawser/node/function.h"
+
+#include <c10/util/Exception.h>
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <typeinfo>
+
+namespace hawser {
+namespace {
+
+std::string demangled(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
+  return status == 0 ? name.get() : type.name();
+}
+
+}  // namespace
+
+Error remote_error(std::exception_ptr thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    // A time-out or a loss that the handler met is not one of this call.
+    ErrorDetails details;
+    details.remote_type = "hawser::" + std::string(to_string(error.kind()));
+    return Error(ErrorKind::Remote, error.what(), std::move(details));
+  } catch (const c10::Error& error) {
+    ErrorDetails details;
+    details.remote_type = demangled(typeid(error));
+    if (error.backtrace()) details.remote_traceback = error.backtrace()->get();
+    return Error(ErrorKind::Remote, error.what_without_backtrace(), std::move(details));
+  } catch (const std::exception& error) {
+    ErrorDetails details;
+    details.remote_type = demangled(typeid(error));
+    return Error(ErrorKind::Remote, error.what(), std::move(details));
+  } catch (...) {
+    return Error(ErrorKind::Remote, "something was thrown that is not a std::exception");
+  }
+}
+
+void Function::run(const CallContext& context) {
+  const ServingCall serving(&context);
+  const TimePoint started = std::chrono::steady_clock::now();
+  try {
+    invoke_(context);
+  } catch (const detail::BadRequest& bad) {
+    context.call()->fail(bad.error);
+  } catch (...) {
+    context.call()->fail(remote_error(std::current_exception()));
+  }
+  learn(std::chrono::steady_clock::now() - started);
+}
+
+void Function::learn(Duration took) {
+  const int before = slowness_.load(std::memory_order_relaxed);
+  const int after =
+      took > kBrief ? std::min(before + kSlowRun, kSlowest) : std::max(before - 1, 0);
+  if (after != before) slowness_.store(after, std::memory_order_relaxed);
+}
+
+}  // namespace hawser

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hawser/agent/agent.h"
+#include "hawser/agent/crew.h"
+#include "hawser/base/buffer_pool.h"
+
+namespace hawser {
+
+// What a node is doing right now, as data; to_text() for people.
+struct NodeReport {
+  std::string name;
+  std::uint64_t incarnation = 0;
+  std::vector<std::string> endpoints;
+  std::vector<std::string> unavailable;  // transports that could not be used at all, and why
+  std::vector<agent::PeerReport> peers;
+  std::vector<agent::CallInFlight> calls;
+  agent::CrewStats crew;
+  BufferPool::Usage memory;
+  std::uint64_t connections_turned_away = 0;
+  std::vector<std::string> shutdown_waits_for;  // members that have not arrived
+  std::vector<std::string> functions;           // served, with their signatures
+
+  std::string to_text() const;
+};
+
+}  // namespace hawser

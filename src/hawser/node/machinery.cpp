@@ -1,0 +1,467 @@
+#include "hawser/node/machinery.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+
+#include "hawser/base/log.h"
+#include "hawser/node/c10d_store.h"
+#include "hawser/transport/loopback.h"
+#include "hawser/transport/shm/shm_transport.h"
+#include "hawser/transport/tcp/tcp_transport.h"
+
+namespace hawser {
+namespace {
+
+[[noreturn]] void invalid(const std::string& message) { throw Error(ErrorKind::Invalid, message); }
+
+void check_name(const std::string& name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           c == '-' || c == '_' || c == ':' || c == '.';
+  };
+  if (name.empty() || name.size() > wire::kMaxNameBytes ||
+      !std::all_of(name.begin(), name.end(), allowed)) {
+    invalid("a node's name must be 1 to " + std::to_string(wire::kMaxNameBytes) +
+            " letters, digits, '-', '_', ':' or '.', got '" + name + "'");
+  }
+}
+
+void check_options(const NodeOptions& options) {
+  check_name(options.name);
+  if (options.world_size && !options.rank) invalid("world_size is given without a rank");
+  if (options.world_size && *options.rank >= *options.world_size) {
+    invalid("rank " + std::to_string(*options.rank) + " in a world of " +
+            std::to_string(*options.world_size));
+  }
+  if (options.spin_limit < Duration::zero() ||
+      options.spin_limit > std::chrono::microseconds(200)) {
+    invalid("spin_limit must be between 0 and 200 us");
+  }
+  if (options.call_timeout <= Duration::zero()) invalid("call_timeout must be positive");
+  if (options.transports.empty()) invalid("no transports are given");
+  const auto& detector = options.failure_detector;
+  if (detector.heartbeat_interval <= Duration::zero() ||
+      detector.suspect_after < detector.heartbeat_interval ||
+      detector.lost_after < detector.suspect_after) {
+    invalid("failure_detector: 0 < heartbeat_interval <= suspect_after <= lost_after is required");
+  }
+}
+
+std::string read_token_file(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) invalid("cannot read the token file '" + path + "'");
+  if ((status.st_mode & 077) != 0) {
+    invalid("the token file '" + path + "' must not be accessible to others (chmod 600)");
+  }
+  std::ifstream file(path);
+  std::string token;
+  std::getline(file, token);
+  if (token.empty()) invalid("the token file '" + path + "' is empty");
+  return token;
+}
+
+}  // namespace
+
+Node::Machinery::Machinery(NodeOptions options)
+    : options_(std::move(options)), process_(::getpid()) {}
+
+Node::Machinery::~Machinery() = default;
+
+bool Node::Machinery::inherited() const { return ::getpid() != process_; }
+
+std::shared_ptr<agent::WorldStore> Node::Machinery::open_store() {
+  if (options_.store) return options_.store;
+  if (options_.rendezvous.empty()) invalid("neither a rendezvous nor a store is given");
+  RendezvousOptions rendezvous{
+      .rank = options_.rank,
+      .world_size = options_.world_size,
+      .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
+          std::min<Duration>(options_.rendezvous_timeout, std::chrono::hours(24)))};
+  auto store = open_rendezvous(options_.rendezvous, rendezvous);
+  options_.rank = rendezvous.rank;
+  options_.world_size = rendezvous.world_size;
+  return store;
+}
+
+std::vector<std::byte> Node::Machinery::secret() {
+  const auto from_environment = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value ? value : "";
+  };
+  std::string token = options_.token;
+  if (token.empty()) token = from_environment("HAWSER_TOKEN");
+  if (token.empty()) {
+    const std::string path =
+        options_.token_file.empty() ? from_environment("HAWSER_TOKEN_FILE") : options_.token_file;
+    if (!path.empty()) token = read_token_file(path);
+  }
+  if (token.empty()) token = directory_->agree_on_secret(random_);
+  const auto bytes = std::as_bytes(std::span(token));
+  return {bytes.begin(), bytes.end()};
+}
+
+void Node::Machinery::open_transports() {
+  transport::tcp::TcpOptions tcp;
+  tcp.address = options_.address;
+  tcp.interfaces = options_.interfaces;
+  tcp.port = options_.port;
+  tcp.advertised_host = options_.advertised_host;
+  tcp.tls = options_.tls;
+  if (options_.rendezvous.starts_with("tcp://")) {
+    const std::string rest = options_.rendezvous.substr(6);
+    tcp.towards = rest.substr(0, rest.rfind(':'));
+  } else if (options_.rendezvous.starts_with("env://") && std::getenv("MASTER_ADDR")) {
+    tcp.towards = std::getenv("MASTER_ADDR");
+  }
+  for (const std::string& name : options_.transports) {
+    std::unique_ptr<transport::Transport> transport;
+    if (name == "shm") {
+      transport = transport::shm::create_shm(control_, *agent_, random_, *pool_, *bell_,
+                                        options_.limits);
+    } else if (name == "tcp") {
+      transport =
+          transport::tcp::create_tcp(control_, *agent_, random_, *pool_, options_.limits, tcp);
+    } else {
+      invalid("unknown transport '" + name + "' (shm or tcp)");
+    }
+    transports_.push_back(std::move(transport));
+  }
+}
+
+std::vector<transport::Transport*> Node::Machinery::listen() {
+  std::vector<transport::Transport*> listening;
+  for (auto& transport : transports_) {
+    try {
+      endpoints_.push_back(transport->listen());
+      listening.push_back(transport.get());
+    } catch (const Error& error) {
+      unavailable_.push_back(std::string(transport->name()) + ": " + error.message());
+      log::Line(log::Level::Warning, "node") << unavailable_.back();
+    }
+  }
+  if (listening.empty()) {
+    std::string reasons;
+    for (const std::string& why : unavailable_) reasons += (reasons.empty() ? "" : "; ") + why;
+    invalid("no transport can be used: " + reasons);
+  }
+  return listening;
+}
+
+void Node::Machinery::start(Node& node) {
+  node_ = &node;
+  check_options(options_);
+  directory_ = std::make_unique<agent::StoreDirectory>(open_store());
+  check_options(options_);  // env:// may have filled in rank and world size
+  transport::Identity identity;
+  identity.name = options_.name;
+  identity.world = directory_->agree_on_world(random_);
+  identity.secret = secret();
+
+  pool_ = std::make_shared<BufferPool>(options_.limits.max_pool_bytes);
+  bell_ = std::make_shared<transport::Doorbell>();
+  set_ = std::make_shared<transport::PollSet>(*bell_);
+  crew_ = std::make_shared<agent::Crew>(
+      bell_, set_,
+      agent::CrewOptions{.max_threads = options_.limits.max_threads,
+                         .max_queued = options_.limits.max_requests_queued,
+                         .spin_limit = options_.spin_limit});
+  chain_base_ = random_.next();
+
+  agent::AgentOptions agent_options;
+  agent_options.detector = options_.failure_detector;
+  agent_options.limits = options_.limits;
+  agent_ = std::make_unique<agent::Agent>(
+      agent_options, agent::Agent::Surroundings{.clock = clock_,
+                                                .timers = control_,
+                                                .directory = *directory_,
+                                                .workshop = *this,
+                                                .handler = *this});
+  connect_departure();
+  agent_->introduce(identity);
+  open_transports();
+  control_.start();
+  const std::vector<transport::Transport*> listening = listen();
+  agent::Card card{.name = options_.name,
+                   .rank = options_.rank.value_or(0),
+                   .incarnation = {},
+                   .endpoints = endpoints_};
+  card = directory_->join_now(std::move(card), options_.world_size.has_value());
+  identity.incarnation = card.incarnation;
+  crew_->start();
+  directory_->start();
+  agent_->start(identity, card, listening,
+                transport::make_loopback({.name = options_.name,
+                                          .incarnation = card.incarnation,
+                                          .minor = wire::kProtocolMinor,
+                                          .features = {}},
+                                         bell_, pool_));
+}
+
+// ------------------------------------------------------------------------------- leaving
+
+void Node::Machinery::connect_departure() {
+  departure_ =
+      std::make_unique<agent::DepartureDriver>(options_.name, *agent_, clock_, control_);
+  agent_->on_control_message = [this](const std::string& peer, const wire::Message& message) {
+    departure_->control_message(peer, message);
+  };
+  agent_->on_peer_lost = [this](const std::string& peer, const Error&) {
+    departure_->connection_lost(peer);
+  };
+  agent_->on_given_up = [this](const std::string& peer, const Error&) {
+    departure_->given_up(peer);
+  };
+}
+
+// Waits while links are looked after; false when the deadline passed or the node is closing.
+bool Node::Machinery::pause(Duration duration, Deadline deadline) {
+  Event never;
+  crew_->wait(never, std::min(deadline, Deadline::after(clock_, duration)));
+  return !closing_.load() && !deadline.passed(clock_.now());
+}
+
+bool Node::Machinery::await_own_calls(Deadline deadline) {
+  const auto has_calls = [this] {
+    const auto calls = agent_->list_calls();
+    return std::any_of(calls.begin(), calls.end(),
+                       [](const agent::CallInFlight& call) { return !call.incoming; });
+  };
+  while (has_calls()) {
+    if (!pause(std::chrono::milliseconds(5), deadline)) return false;
+  }
+  return true;
+}
+
+// A member that has not joined yet is waited for like one that has not asked to leave.
+std::optional<agent::Departure::Members> Node::Machinery::await_members(Deadline deadline) {
+  agent::Departure::Members members;
+  Duration interval = std::chrono::milliseconds(5);
+  for (;;) {
+    std::vector<std::string> missing;
+    for (std::uint32_t rank = 0; rank < *options_.world_size; ++rank) {
+      if (members.contains(rank)) continue;
+      if (auto name = directory_->name_of_rank(rank)) {
+        members.emplace(rank, std::move(*name));
+      } else {
+        missing.push_back("rank " + std::to_string(rank) + ", which has not joined");
+      }
+    }
+    const bool complete = missing.empty();
+    *not_yet_joined_.lock() = std::move(missing);
+    if (complete) return members;
+    if (!pause(interval, deadline)) return std::nullopt;
+    interval = std::min<Duration>(2 * interval, std::chrono::milliseconds(200));
+  }
+}
+
+bool Node::Machinery::depart(Deadline deadline) {
+  if (!options_.world_size) return await_own_calls(deadline);
+  Future<void> dismissed = *dismissed_.lock();
+  if (!dismissed.valid()) {
+    auto members = await_members(deadline);
+    if (!members) return false;
+    auto [promise, future] = Promise<void>::pair(crew_);
+    dismissed = *dismissed_.lock() = future;
+    departure_->begin(std::move(*members),
+                      [promise = std::move(promise)](std::vector<std::string> lost) mutable {
+                        for (const std::string& name : lost) {
+                          log::Line(log::Level::Warning, "node")
+                              << "'" << name << "' was lost before the world ended";
+                        }
+                        promise.succeed();
+                      });
+  }
+  const Duration left = deadline.remaining(clock_.now());
+  if (!dismissed.wait_for(left)) return false;
+  dismissed.get();  // throws when the node was closed meanwhile
+  return true;
+}
+
+std::vector<std::string> Node::Machinery::departure_waits_for() const {
+  auto waiting = *not_yet_joined_.lock();
+  if (departure_) {
+    for (auto& name : departure_->waiting_for()) waiting.push_back("'" + name + "'");
+  }
+  return waiting;
+}
+
+bool Node::Machinery::close(Duration patience) {
+  if (inherited() || closing_.exchange(true)) return true;
+  const Deadline deadline = Deadline::after(clock_, patience);
+  if (departure_) departure_->cancel();
+  if (agent_) agent_->close(Error(ErrorKind::Invalid, "the node '" + options_.name + "' is closed"));
+  for (auto& transport : transports_) transport->close();
+  if (directory_) directory_->stop(deadline);
+  const bool all_ended = !crew_ || crew_->stop(deadline);
+  if (set_) set_->clear();
+  control_.stop();
+  closed_.store(true, std::memory_order_release);
+  return all_ended;
+}
+
+// ------------------------------------------------------------------------------- calls
+
+// Small calls are bounded by their number (max_calls_per_peer).
+bool Node::Machinery::await_room(std::string_view to, const wire::Payload& payload,
+                                 Deadline deadline) {
+  constexpr std::size_t kLarge = 64 * 1024;
+  std::size_t bytes = payload.value.size();
+  for (const Buffer& segment : payload.segments) bytes += segment.size();
+  if (bytes < kLarge) return true;
+  while (const auto room = agent_->room_for(to, bytes)) {
+    if (!crew_->wait(*room, deadline)) return false;
+  }
+  return true;
+}
+
+agent::CallHandle Node::Machinery::request(const CallOptions& options, Deadline deadline,
+                                           wire::Call message, agent::AnswerHandler handler) {
+  if (const CallContext* serving = current_call()) {
+    message.chain = serving->call()->chain();
+    message.depth = static_cast<std::uint16_t>(serving->call()->call().depth + 1);
+  }
+  if (message.chain == ChainId::None) {
+    message.chain =
+        ChainId{(chain_base_ + chains_.fetch_add(1, std::memory_order_relaxed)) | 1};
+  }
+  const Duration budget =
+      deadline.is_never() ? Duration::max() : deadline.remaining(clock_.now());
+  return agent_->request({.to = options.to,
+                          .message = std::move(message),
+                          .deadline = deadline,
+                          .budget = budget},
+                         std::move(handler));
+}
+
+void Node::Machinery::notice(std::string_view to, wire::Call message) {
+  const Deadline deadline = Deadline::after(clock_, options_.call_timeout);
+  request({.to = to}, deadline, std::move(message), [](agent::Answer) {});
+}
+
+void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
+  const CallContext context(*node_, call);
+  switch (call->call().target) {
+    case wire::TargetKind::Function:
+      if (const auto function = find(call->call().function)) {
+        function->run(context);
+      } else {
+        call->fail(Error(ErrorKind::Invalid, "'" + options_.name + "' serves no function named '" +
+                                                 std::string(call->call().function) + "'"));
+      }
+      return;
+    case wire::TargetKind::Operator:
+      return run_operator(context);
+    case wire::TargetKind::Script:
+    case wire::TargetKind::Python:
+      call->fail(Error(ErrorKind::Refused,
+                       "'" + options_.name + "' runs C++ functions and operators only"));
+      return;
+  }
+}
+
+void Node::Machinery::run_operator(const CallContext& context) {
+  const ServingCall serving(&context);
+  agent::IncomingCall& call = *context.call();
+  std::vector<c10::IValue> stack;
+  try {
+    PayloadReader reader(call.payload());
+    const auto inside = reader.nest();
+    const std::size_t count = reader.tuple();
+    for (std::size_t i = 0; i < count; ++i) stack.push_back(read_ivalue(reader));
+    reader.finish();
+  } catch (const Error& error) {
+    call.fail(error);
+    return;
+  }
+  try {
+    auto results = tensor::run_operator(call.call().function, std::move(stack));
+    if (results.size() == 1) {
+      call.reply(write_result(nullptr, std::move(results.front())));
+    } else {
+      call.reply(write_result(nullptr, c10::IValue(c10::ivalue::Tuple::create(std::move(results)))));
+    }
+  } catch (const Error& error) {
+    call.fail(error);
+  } catch (...) {
+    call.fail(remote_error(std::current_exception()));
+  }
+}
+
+bool Node::Machinery::is_brief(const wire::ReceivedCall& call) const {
+  if (call.target != wire::TargetKind::Function) return false;
+  const auto function = find(call.function);
+  return function && function->is_brief();
+}
+
+std::shared_ptr<Function> Node::Machinery::find(std::string_view name) const {
+  const std::shared_lock lock(functions_mutex_);
+  const auto found = functions_.find(name);
+  return found == functions_.end() ? nullptr : found->second;
+}
+
+void Node::Machinery::add(std::shared_ptr<Function> function) {
+  const std::string& name = function->name();
+  if (name.empty() || name.size() > wire::kMaxFunctionBytes || is_operator(name)) {
+    invalid("a function's name must be 1 to " + std::to_string(wire::kMaxFunctionBytes) +
+            " bytes without '::', got '" + name + "'");
+  }
+  const std::unique_lock lock(functions_mutex_);
+  functions_.insert_or_assign(name, std::move(function));
+}
+
+bool Node::Machinery::withdraw(std::string_view name) {
+  std::shared_ptr<Function> withdrawn;  // dies after the lock
+  const std::unique_lock lock(functions_mutex_);
+  const auto found = functions_.find(name);
+  if (found == functions_.end()) return false;
+  withdrawn = std::move(found->second);
+  functions_.erase(found);
+  return true;
+}
+
+// ------------------------------------------------------------------------------- workshop
+
+void Node::Machinery::attach(std::shared_ptr<transport::Link> link,
+                             std::shared_ptr<transport::FrameSink> sink) {
+  set_->add(std::move(link), std::move(sink));
+}
+
+void Node::Machinery::watch_writable(transport::Link& link) { set_->watch_writable(link); }
+
+void Node::Machinery::outstanding_changed(int by) {
+  if (by > 0) {
+    crew_->expect_reply();
+  } else {
+    crew_->reply_arrived();
+  }
+}
+
+void Node::Machinery::beat() { bell_->beat(); }
+
+NodeReport Node::Machinery::report() const {
+  NodeReport report;
+  report.name = options_.name;
+  report.incarnation = number(agent_->incarnation());
+  report.endpoints = endpoints_;
+  report.unavailable = unavailable_;
+  report.peers = agent_->report_peers();
+  report.calls = agent_->list_calls();
+  report.crew = crew_->stats();
+  report.memory = pool_->usage();
+  report.connections_turned_away = agent_->turned_away();
+  report.shutdown_waits_for = departure_waits_for();
+  const std::shared_lock lock(functions_mutex_);
+  for (const auto& [name, function] : functions_) {
+    report.functions.push_back(name + function->signature());
+  }
+  return report;
+}
+
+}  // namespace hawser

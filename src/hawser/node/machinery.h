@@ -1,0 +1,127 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "hawser/agent/agent.h"
+#include "hawser/agent/crew.h"
+#include "hawser/agent/departure_driver.h"
+#include "hawser/agent/store_directory.h"
+#include "hawser/base/buffer_pool.h"
+#include "hawser/base/random.h"
+#include "hawser/node/node.h"
+#include "hawser/tensor/operators.h"
+#include "hawser/transport/control_loop.h"
+#include "hawser/transport/doorbell.h"
+#include "hawser/transport/poll_set.h"
+#include "hawser/transport/transport.h"
+
+namespace hawser {
+
+// The composition root: builds everything a node consists of, connects it, and takes it apart in
+// the right order. What it owns is kept alive by whoever still serves a call (Session), so that a
+// handler that outlives its node finds its surroundings in place, closed.
+class Node::Machinery final : public agent::Workshop,
+                              public agent::RequestHandler,
+                              public std::enable_shared_from_this<Machinery> {
+ public:
+  explicit Machinery(NodeOptions options);
+  ~Machinery() override;
+
+  void start(Node& node);
+  // Leaves together with the other members; false when the deadline passed first. May be called
+  // again after that.
+  bool depart(Deadline deadline);
+  std::vector<std::string> departure_waits_for() const;
+  bool close(Duration patience);
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+  // In a forked child everything but the memory is gone.
+  bool inherited() const;
+
+  void add(std::shared_ptr<Function> function);
+  bool withdraw(std::string_view name);
+
+  // False when there was none until the deadline.
+  bool await_room(std::string_view to, const wire::Payload& payload, Deadline deadline);
+  agent::CallHandle request(const CallOptions& options, Deadline deadline, wire::Call message,
+                            agent::AnswerHandler handler);
+  void notice(std::string_view to, wire::Call message);
+  NodeReport report() const;
+
+  const NodeOptions& options() const { return options_; }
+  const std::shared_ptr<agent::Crew>& crew() const { return crew_; }
+  agent::Agent& agent() { return *agent_; }
+  agent::StoreDirectory& directory() { return *directory_; }
+  tensor::OperatorCatalog& operators() { return operators_; }
+  const SteadyClock& clock() const { return clock_; }
+
+  // agent::Workshop
+  void attach(std::shared_ptr<transport::Link> link,
+              std::shared_ptr<transport::FrameSink> sink) override;
+  void watch_writable(transport::Link& link) override;
+  void outstanding_changed(int by) override;
+  void beat() override;
+  std::shared_ptr<void> keep_alive() override { return shared_from_this(); }
+
+  // agent::RequestHandler
+  void handle(std::shared_ptr<agent::IncomingCall> call) override;
+  bool is_brief(const wire::ReceivedCall& call) const override;
+
+ private:
+  struct NameHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const {
+      return std::hash<std::string_view>()(name);
+    }
+  };
+  using Functions =
+      std::unordered_map<std::string, std::shared_ptr<Function>, NameHash, std::equal_to<>>;
+
+  std::shared_ptr<agent::WorldStore> open_store();
+  std::vector<std::byte> secret();
+  void open_transports();
+  std::vector<transport::Transport*> listen();
+  void connect_departure();
+  bool await_own_calls(Deadline deadline);
+  std::optional<agent::Departure::Members> await_members(Deadline deadline);
+  bool pause(Duration duration, Deadline deadline);
+  std::shared_ptr<Function> find(std::string_view name) const;
+  void run_operator(const CallContext& context);
+
+  NodeOptions options_;
+  const int process_;
+  SteadyClock clock_;
+  SystemRandom random_;
+  Node* node_ = nullptr;
+
+  // Built top to bottom, destroyed bottom to top.
+  std::shared_ptr<BufferPool> pool_;
+  std::shared_ptr<transport::Doorbell> bell_;
+  std::shared_ptr<transport::PollSet> set_;
+  std::shared_ptr<agent::Crew> crew_;
+  std::unique_ptr<agent::StoreDirectory> directory_;
+  transport::ControlLoop control_;
+  std::unique_ptr<agent::Agent> agent_;
+  std::unique_ptr<agent::DepartureDriver> departure_;
+  std::vector<std::unique_ptr<transport::Transport>> transports_;
+  std::vector<std::string> endpoints_;
+  std::vector<std::string> unavailable_;
+  tensor::OperatorCatalog operators_;
+  std::uint64_t chain_base_ = 0;
+  std::atomic<std::uint64_t> chains_{0};
+
+  mutable std::shared_mutex functions_mutex_;
+  Functions functions_;
+
+  Guarded<Future<void>> dismissed_;  // valid once this node has asked to leave
+  mutable Guarded<std::vector<std::string>> not_yet_joined_;  // that depart() waits for
+  std::atomic<bool> closing_{false};
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace hawser

@@ -1,0 +1,147 @@
+#include "hawser/node/node.h"
+
+#include <algorithm>
+
+#include "hawser/base/guarded.h"
+#include "hawser/base/log.h"
+#include "hawser/node/machinery.h"
+
+namespace hawser {
+namespace {
+
+// The nodes of this process that are open, oldest first. Owns nothing and no thread; never
+// destroyed, because nodes may be closed while the process exits.
+Guarded<std::vector<Node*>>& open_nodes() {
+  static auto* const nodes = new Guarded<std::vector<Node*>>;
+  return *nodes;
+}
+
+}  // namespace
+
+Node::Node(NodeOptions options) : machinery_(std::make_shared<Machinery>(std::move(options))) {
+  try {
+    machinery_->start(*this);
+  } catch (...) {
+    machinery_->close(std::chrono::seconds(1));
+    throw;
+  }
+  open_nodes().lock()->push_back(this);
+}
+
+Node::~Node() {
+  if (machinery_->inherited()) {
+    // Threads and descriptors stayed with the parent; there is nothing here that could be taken
+    // apart in order.
+    new std::shared_ptr<Machinery>(std::move(machinery_));
+    return;
+  }
+  close();
+}
+
+const std::string& Node::name() const { return machinery_->options().name; }
+
+Node& Node::current() {
+  if (const CallContext* serving = current_call()) return serving->node();
+  auto nodes = open_nodes().lock();
+  if (nodes->empty()) {
+    throw Error(ErrorKind::Invalid, "there is no node in this process: construct a hawser::Node");
+  }
+  return *nodes->front();
+}
+
+void Node::add(std::shared_ptr<Function> function) { machinery_->add(std::move(function)); }
+
+bool Node::withdraw(std::string_view name) { return machinery_->withdraw(name); }
+
+std::shared_ptr<Scheduler> Node::scheduler() const { return machinery_->crew(); }
+
+bool Node::closed() const { return machinery_->inherited() || machinery_->closed(); }
+
+NodeReport Node::inspect() const { return machinery_->report(); }
+
+Node::Prepared Node::match_operator(std::string_view name, std::vector<c10::IValue> args) {
+  tensor::MatchedOperator matched = machinery_->operators().match(name, args);
+  args.clear();
+  PayloadWriter out;
+  const auto inside = out.nest();
+  out.tuple(matched.stack.size());
+  for (c10::IValue& value : matched.stack) write_ivalue(out, std::move(value));
+  return {std::move(matched.name), out.finish()};
+}
+
+Deadline Node::deadline_for(const CallOptions& options) const {
+  const Duration timeout = options.timeout.value_or(machinery_->options().call_timeout);
+  if (timeout <= Duration::zero()) {
+    throw Error(ErrorKind::Invalid, "a call's timeout must be positive; kForever for none");
+  }
+  const Deadline own = Deadline::after(machinery_->clock(), timeout);
+  const CallContext* serving = current_call();
+  return serving ? std::min(own, serving->deadline()) : own;
+}
+
+UniqueFunction<void()> Node::send_raw(const CallOptions& options, Deadline deadline,
+                                      wire::TargetKind target, Prepared prepared,
+                                      RawHandler handler) {
+  if (machinery_->inherited()) {
+    throw Error(ErrorKind::Invalid, "the node '" + name() + "' belongs to the parent process");
+  }
+  if (!machinery_->await_room(options.to, prepared.payload, deadline)) {
+    agent::Answer answer;
+    answer.error = Error(ErrorKind::Overloaded,
+                         "no room for the call in time: max_bytes_in_flight_per_peer are unanswered")
+                       .about(options.to, prepared.function);
+    handler(std::move(answer));
+    return nullptr;
+  }
+  wire::Call message;
+  message.target = target;
+  message.function = prepared.function;
+  message.payload = std::move(prepared.payload);
+  const auto handle =
+      machinery_->request(options, deadline, std::move(message), std::move(handler));
+  const std::weak_ptr<Machinery> machinery = machinery_;
+  const auto cancel = [machinery, handle](const char* why) {
+    if (const auto alive = machinery.lock()) {
+      alive->agent().cancel(handle, Error(ErrorKind::Cancelled, why));
+    }
+  };
+  if (const CallContext* serving = current_call()) {
+    serving->on_cancel([cancel] { cancel("the call that made it was cancelled"); });
+  }
+  return [cancel] { cancel("cancelled by the caller"); };
+}
+
+void Node::send_notice(std::string_view to, std::string_view function, wire::Payload payload) {
+  if (machinery_->inherited()) {
+    throw Error(ErrorKind::Invalid, "the node '" + name() + "' belongs to the parent process");
+  }
+  wire::Call message;
+  message.function = function;
+  message.payload = std::move(payload);
+  message.one_way = true;
+  machinery_->notice(to, std::move(message));
+}
+
+void Node::shutdown(Duration timeout) {
+  if (closed()) return;
+  const Deadline deadline = Deadline::after(machinery_->clock(), timeout);
+  if (!machinery_->depart(deadline)) {
+    std::string missing;
+    for (const auto& name : machinery_->departure_waits_for()) {
+      missing += (missing.empty() ? "" : ", ") + name;
+    }
+    throw Error(ErrorKind::Timeout, "shutdown of '" + name() + "' still waits" +
+                                        (missing.empty() ? "" : " for " + missing));
+  }
+  close();
+}
+
+bool Node::close(Duration patience) {
+  {
+    auto nodes = open_nodes().lock();
+    nodes->erase(std::remove(nodes->begin(), nodes->end(), this), nodes->end());
+  }
+  return machinery_->close(patience);
+}
+
+}  // namespace hawser

@@ -1,0 +1,153 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hawser/base/future.h"
+#include "hawser/node/call_context.h"
+#include "hawser/node/function.h"
+#include "hawser/node/inspect.h"
+#include "hawser/node/options.h"
+#include "hawser/tensor/convert.h"
+
+namespace hawser {
+
+// How one call is to be made.
+struct CallOptions {
+  std::string_view to;
+  // Absent: the node's call_timeout, and never longer than what is left of the call being served.
+  std::optional<Duration> timeout{};
+};
+
+// A member of a world: serves functions and calls those of others.
+//
+//   hawser::Node node({.name = "trainer", .rendezvous = "tcp://127.0.0.1:29500", .rank = 0,
+//                      .world_size = 2});
+//   node.serve("scale", [](at::Tensor x, double k) { return x * k; });
+//   at::Tensor y = node.call<at::Tensor>("worker", "scale", x, 2.0).get();
+//
+// Thread-safe. Several nodes can live in one process. Destroying a node closes it.
+class Node {
+ public:
+  // Joins the world and starts serving. Does not wait for other nodes: a call to one that has not
+  // arrived waits for it within its deadline. Throws Error.
+  explicit Node(NodeOptions options);
+  ~Node();
+  Node(const Node&) = delete;
+
+  const std::string& name() const;
+
+  // --- serving ---
+
+  // Serves a function under a name without "::". Arguments and result may be anything that has a
+  // Codec (tensor/convert.h); a `const CallContext&` as the first parameter gets the call; a
+  // Future<T> as the result answers when it is settled, and so does a coroutine that returns one.
+  // The function may run on several threads at once. Replaces an earlier one of that name.
+  template <class F>
+  void serve(std::string name, F function) {
+    add(make_function(std::move(name), std::move(function)));
+  }
+  // False when nothing of that name was served. Calls that run already are not affected.
+  bool withdraw(std::string_view name);
+
+  // --- calling ---
+
+  // Calls `function` on the node of that name (this one included; a call to oneself copies like any
+  // other). A name with "::" in it is a libtorch operator, such as "aten::add": its overload is
+  // chosen here, and the callee runs it without any registration. Never blocks for the network,
+  // except that a large call waits for room while Limits::max_bytes_in_flight_per_peer are
+  // unanswered; it fails with Overloaded when there is none in time.
+  //
+  // Tensors are not copied before they are sent: do not write to them until the future is settled.
+  // Everything else has been copied when this returns.
+  template <class R = c10::IValue, class... Args>
+  Future<R> call(std::string_view to, std::string_view function, Args&&... args) {
+    return call<R>(CallOptions{.to = to}, function, std::forward<Args>(args)...);
+  }
+  template <class R = c10::IValue, class... Args>
+  Future<R> call(const CallOptions& options, std::string_view function, Args&&... args) {
+    if (is_operator(function)) {
+      if constexpr ((std::is_constructible_v<c10::IValue, Args&&> && ...)) {
+        return send<R>(options, wire::TargetKind::Operator,
+                       match_operator(function, {c10::IValue(std::forward<Args>(args))...}));
+      } else {
+        throw Error(ErrorKind::Invalid, std::string(function) + " takes IValues; one of " +
+                                            signature<R, std::decay_t<Args>...>() + " is none");
+      }
+    }
+    return send<R>(options, wire::TargetKind::Function,
+                   {std::string(function), write_arguments(nullptr, std::forward<Args>(args)...)});
+  }
+  // Sends and forgets: no answer, no error, no trace if the callee is not there.
+  template <class... Args>
+  void notify(std::string_view to, std::string_view function, Args&&... args) {
+    send_notice(to, function, write_arguments(nullptr, std::forward<Args>(args)...));
+  }
+
+  // --- the end ---
+
+  // Graceful: serves on until every member of a static world has called it or is lost and no call
+  // is running anywhere, then closes. However long that takes, unless `timeout` is given: then
+  // throws Error(Timeout), naming who is missing, and the node goes on. In a dynamic world waits for
+  // this node's own calls, then leaves.
+  void shutdown(Duration timeout = kForever);
+  // At once: outstanding calls fail, handlers are told that they are cancelled and waited for until
+  // the deadline. Idempotent, never throws. False when handlers were still running.
+  bool close(Duration patience = std::chrono::seconds(5));
+  bool closed() const;
+
+  NodeReport inspect() const;
+
+  std::shared_ptr<Scheduler> scheduler() const;
+
+  // The node of the call that this thread serves, else the process's default node (the oldest that
+  // is open). Throws Error(Invalid) when there is none.
+  static Node& current();
+
+ private:
+  class Machinery;
+  struct Prepared {
+    std::string function;
+    wire::Payload payload;
+  };
+  using RawHandler = agent::AnswerHandler;
+
+  static bool is_operator(std::string_view function) {
+    return function.find("::") != std::string_view::npos;
+  }
+  Prepared match_operator(std::string_view name, std::vector<c10::IValue> args);
+  void add(std::shared_ptr<Function> function);
+  Deadline deadline_for(const CallOptions& options) const;
+  // Returns what cancels the call.
+  UniqueFunction<void()> send_raw(const CallOptions& options, Deadline deadline,
+                                  wire::TargetKind target, Prepared prepared, RawHandler handler);
+  void send_notice(std::string_view to, std::string_view function, wire::Payload payload);
+
+  template <class R>
+  Future<R> send(const CallOptions& options, wire::TargetKind target, Prepared prepared) {
+    const Deadline deadline = deadline_for(options);
+    auto [promise, future] = Promise<R>::pair(scheduler(), deadline);
+    future.set_canceller(send_raw(options, deadline, target, std::move(prepared),
+                                  [promise = std::move(promise)](agent::Answer answer) mutable {
+                                    settle(promise, std::move(answer));
+                                  }));
+    return future;
+  }
+  template <class R>
+  static void settle(Promise<R>& promise, agent::Answer answer) {
+    if (answer.error) return promise.fail(*answer.error);
+    promise.settle_with([&] {
+      PayloadReader reader(answer.payload);
+      return read_result<R>(reader);
+    });
+  }
+
+  std::shared_ptr<Machinery> machinery_;
+};
+
+}  // namespace hawser

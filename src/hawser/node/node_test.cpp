@@ -1,0 +1,335 @@
+#include "hawser/node/node.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <thread>
+
+#include "hawser/node/coroutine.h"
+#include "tests/support/memory_store.h"
+
+namespace hawser {
+namespace {
+
+using namespace std::chrono_literals;
+
+ErrorKind kind_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.kind();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return ErrorKind::Invalid;
+}
+
+struct Point {
+  double x = 0;
+  std::int64_t y = 0;
+};
+HAWSER_FIELDS(Point, x, y)
+
+// Two nodes in one process, over each transport.
+class TwoNodes : public ::testing::TestWithParam<std::string> {
+ protected:
+  NodeOptions options(const std::string& name) {
+    NodeOptions options;
+    options.name = name;
+    options.store = store_;
+    options.transports = {GetParam()};
+    options.call_timeout = 20s;
+    return options;
+  }
+  std::shared_ptr<testing::MemoryStore> store_ = std::make_shared<testing::MemoryStore>();
+  Node a_{options("a")};
+  Node b_{options("b")};
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, TwoNodes, ::testing::Values("shm", "tcp"));
+
+TEST_P(TwoNodes, CallWithTensorsAndNumbers) {
+  b_.serve("scale", [](at::Tensor x, double k) { return x * k; });
+  const at::Tensor x = at::arange(6).reshape({2, 3}).to(at::kFloat);
+  EXPECT_TRUE(at::equal(a_.call<at::Tensor>("b", "scale", x, 2.0).get(), x * 2));
+}
+
+TEST_P(TwoNodes, LargeTensorsArriveUnchanged) {
+  b_.serve("echo", [](at::Tensor x) { return x; });
+  const at::Tensor x = at::arange(4 << 20);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(at::equal(a_.call<at::Tensor>("b", "echo", x).get(), x));
+  }
+}
+
+TEST_P(TwoNodes, StructsAndContainers) {
+  b_.serve("swap", [](Point p) { return Point{double(p.y), std::int64_t(p.x)}; });
+  b_.serve("sum", [](std::vector<double> xs, std::map<std::string, double> named) {
+    double total = 0;
+    for (double x : xs) total += x;
+    for (auto& [name, x] : named) total += x;
+    return total;
+  });
+  const Point p = a_.call<Point>("b", "swap", Point{3, 4}).get();
+  EXPECT_EQ(p.x, 4);
+  EXPECT_EQ(p.y, 3);
+  EXPECT_EQ(a_.call<double>("b", "sum", std::vector<double>{1, 2},
+                            std::map<std::string, double>{{"x", 4}})
+                .get(),
+            7);
+}
+
+TEST_P(TwoNodes, OperatorsNeedNoRegistration) {
+  const at::Tensor sum =
+      a_.call<at::Tensor>("b", "aten::add", at::ones({2}), at::ones({2})).get();
+  EXPECT_TRUE(at::equal(sum, at::ones({2}) * 2));
+  EXPECT_EQ(kind_of([&] { a_.call<at::Tensor>("b", "aten::add", std::string("x")); }),
+            ErrorKind::Invalid);
+}
+
+TEST_P(TwoNodes, ErrorsAreTyped) {
+  b_.serve("fails", []() -> int { throw std::runtime_error("no luck"); });
+  b_.serve("takes_int", [](std::int64_t) {});
+  EXPECT_EQ(kind_of([&] { a_.call<int>("b", "fails").get(); }), ErrorKind::Remote);
+  EXPECT_EQ(kind_of([&] { a_.call<int>("b", "unheard_of").get(); }), ErrorKind::Invalid);
+  try {
+    a_.call<void>("b", "takes_int", std::string("x")).get();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::Invalid);
+    EXPECT_EQ(error.message(),
+              "takes_int(int) -> None: argument 1: expected int, got string");
+    EXPECT_EQ(error.details().node, "b");
+    EXPECT_EQ(error.details().function, "takes_int");
+  }
+}
+
+TEST_P(TwoNodes, DeadlinePassesAndReachesTheHandler) {
+  std::latch cancelled(1);
+  b_.serve("slow", [&](const CallContext& context) {
+    context.on_cancel([&] { cancelled.count_down(); });
+    cancelled.wait();
+  });
+  EXPECT_EQ(kind_of([&] {
+              a_.call<void>({.to = "b", .timeout = 50ms}, "slow").get();
+            }),
+            ErrorKind::Timeout);
+  cancelled.wait();
+}
+
+TEST_P(TwoNodes, CancelReachesTheHandlerAndItsOwnCalls) {
+  std::latch started(1), cancelled(1);
+  a_.serve("wait_for_cancel", [&](const CallContext& context) {
+    context.on_cancel([&] { cancelled.count_down(); });
+    started.count_down();
+    cancelled.wait();
+  });
+  b_.serve("nested", [&] { b_.call<void>("a", "wait_for_cancel").get(); });
+  auto future = a_.call<void>("b", "nested");
+  started.wait();
+  future.cancel();
+  EXPECT_EQ(kind_of([&] { future.get(); }), ErrorKind::Cancelled);
+  cancelled.wait();
+}
+
+TEST_P(TwoNodes, NestedCallsToAnyDepth) {
+  const auto descend = [](Node& self, const char* other) {
+    return [&self, other](std::int64_t depth) -> std::int64_t {
+      return depth == 0 ? 0 : 1 + self.call<std::int64_t>(other, "descend", depth - 1).get();
+    };
+  };
+  a_.serve("descend", descend(a_, "b"));
+  b_.serve("descend", descend(b_, "a"));
+  EXPECT_EQ(a_.call<std::int64_t>("b", "descend", 50).get(), 50);
+}
+
+TEST_P(TwoNodes, FuturesAndCoroutinesAnswerLater) {
+  b_.serve("scale", [](double x, double k) { return x * k; });
+  a_.serve("through_future", [&](double x) {
+    return a_.call<double>("b", "scale", x, 3.0).then([](double y) { return y + 1; });
+  });
+  a_.serve("through_coroutine", [&](double x) -> Future<double> {
+    const double y = co_await a_.call<double>("b", "scale", x, 3.0);
+    co_return co_await a_.call<double>("b", "scale", y, 2.0);
+  });
+  EXPECT_EQ(b_.call<double>("a", "through_future", 2.0).get(), 7);
+  EXPECT_EQ(b_.call<double>("a", "through_coroutine", 2.0).get(), 12);
+}
+
+TEST_P(TwoNodes, CallsToOneselfCopy) {
+  at::Tensor kept;
+  a_.serve("keep", [&](at::Tensor x) { kept = x; });
+  at::Tensor x = at::ones({3});
+  a_.call<void>("a", "keep", x).get();
+  x.zero_();
+  EXPECT_TRUE(at::equal(kept, at::ones({3})));
+}
+
+TEST_P(TwoNodes, ManyThreadsManyCalls) {
+  b_.serve("add", [](std::int64_t x, std::int64_t y) { return x + y; });
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 500; ++i) {
+        EXPECT_EQ(a_.call<std::int64_t>("b", "add", t, i).get(), t + i);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST_P(TwoNodes, ManyInFlight) {
+  b_.serve("square", [](std::int64_t x) { return x * x; });
+  std::vector<Future<std::int64_t>> futures;
+  for (std::int64_t i = 0; i < 2000; ++i) futures.push_back(a_.call<std::int64_t>("b", "square", i));
+  for (std::int64_t i = 0; i < 2000; ++i) EXPECT_EQ(futures[i].get(), i * i);
+}
+
+TEST_P(TwoNodes, LargeCallsWaitForRoomAndGiveUpWithOverloaded) {
+  NodeOptions narrow = options("narrow");
+  narrow.limits.max_bytes_in_flight_per_peer = 1 << 20;
+  Node node(narrow);
+  std::latch go_on(1);
+  std::atomic<int> served{0};
+  b_.serve("hold", [&](at::Tensor) {
+    ++served;
+    go_on.wait();
+  });
+  const at::Tensor x = at::ones({1 << 20}, at::kByte);
+  auto first = node.call<void>("b", "hold", x);
+  while (served == 0) std::this_thread::yield();
+  EXPECT_EQ(kind_of([&] { node.call<void>({.to = "b", .timeout = 20ms}, "hold", x).get(); }),
+            ErrorKind::Overloaded);
+  std::thread second([&] { node.call<void>("b", "hold", x).get(); });
+  go_on.count_down();
+  first.get();
+  second.join();
+  EXPECT_EQ(served, 2);
+}
+
+TEST_P(TwoNodes, AClosedPeerFailsCallsAtOnce) {
+  std::latch started(1), cancelled(1);
+  b_.serve("hang", [&](const CallContext& context) {
+    context.on_cancel([&] { cancelled.count_down(); });
+    started.count_down();
+    cancelled.wait();
+  });
+  auto future = a_.call<void>("b", "hang");
+  started.wait();
+  b_.close();
+  EXPECT_EQ(kind_of([&] { future.get(); }), ErrorKind::PeerLost);
+  EXPECT_EQ(kind_of([&] { b_.call<void>("a", "x").get(); }), ErrorKind::Invalid);
+}
+
+TEST_P(TwoNodes, ACallToNobodyNamesWhoIsMissing) {
+  try {
+    a_.call<void>({.to = "nobody", .timeout = 50ms}, "f").get();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::Timeout);
+    EXPECT_NE(error.message().find("nobody of that name has joined"), std::string::npos)
+        << error.message();
+    EXPECT_EQ(error.details().node, "nobody");
+  }
+}
+
+TEST_P(TwoNodes, InspectShowsPeersAndTransport) {
+  b_.serve("f", [] {});
+  a_.call<void>("b", "f").get();
+  const NodeReport report = a_.inspect();
+  const auto b = std::find_if(report.peers.begin(), report.peers.end(),
+                              [](const auto& peer) { return peer.name == "b"; });
+  ASSERT_NE(b, report.peers.end());
+  EXPECT_EQ(b->transport, GetParam());
+  EXPECT_EQ(b->state, "connected");
+  EXPECT_GE(b->traffic.frames_sent, 1u);
+  EXPECT_NE(report.to_text().find("by " + GetParam()), std::string::npos);
+}
+
+// ------------------------------------------------------------------------------- leaving together
+
+class StaticWorld : public ::testing::Test {
+ protected:
+  std::unique_ptr<Node> member(std::uint32_t rank, std::uint32_t size) {
+    NodeOptions options;
+    options.name = "m" + std::to_string(rank);
+    options.store = store_;
+    options.rank = rank;
+    options.world_size = size;
+    return std::make_unique<Node>(std::move(options));
+  }
+  std::shared_ptr<testing::MemoryStore> store_ = std::make_shared<testing::MemoryStore>();
+};
+
+TEST_F(StaticWorld, ShutdownServesUntilEverybodyHasArrived) {
+  auto server = member(0, 2);
+  auto client = member(1, 2);
+  server->serve("add", [](std::int64_t x, std::int64_t y) { return x + y; });
+  std::thread serving([&] { server->shutdown(); });
+  for (std::int64_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(client->call<std::int64_t>("m0", "add", i, 1).get(), i + 1);
+  }
+  EXPECT_FALSE(server->closed());
+  client->shutdown();
+  serving.join();
+  EXPECT_TRUE(server->closed());
+  EXPECT_TRUE(client->closed());
+}
+
+TEST_F(StaticWorld, ShutdownThatTimesOutNamesWhoIsMissingAndGoesOn) {
+  auto first = member(0, 2);
+  try {
+    first->shutdown(50ms);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::Timeout);
+    EXPECT_NE(error.message().find("rank 1"), std::string::npos) << error.message();
+  }
+  auto second = member(1, 2);
+  std::thread other([&] { second->shutdown(); });
+  first->shutdown();
+  other.join();
+}
+
+TEST_F(StaticWorld, ShutdownEndsWhenTheOthersAreLost) {
+  auto first = member(0, 2);
+  auto second = member(1, 2);
+  first->serve("f", [] {});
+  second->call<void>("m0", "f").get();
+  second->close();
+  first->shutdown(20s);
+  EXPECT_TRUE(first->closed());
+}
+
+TEST_F(StaticWorld, ARankBelongsToOneName) {
+  auto first = member(0, 2);
+  NodeOptions options;
+  options.name = "impostor";
+  options.store = store_;
+  options.rank = 0;
+  options.world_size = 2;
+  EXPECT_EQ(kind_of([&] { Node node(options); }), ErrorKind::Invalid);
+}
+
+TEST_F(StaticWorld, FiveNodesInOneProcess) {
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (std::uint32_t rank = 0; rank < 5; ++rank) {
+    nodes.push_back(member(rank, 5));
+    nodes.back()->serve("whoami", [name = nodes.back()->name()] { return name; });
+  }
+  for (auto& from : nodes) {
+    for (auto& to : nodes) {
+      EXPECT_EQ(from->call<std::string>(to->name(), "whoami").get(), to->name());
+    }
+  }
+  std::vector<std::thread> leaving;
+  for (auto& node : nodes) leaving.emplace_back([&] { node->shutdown(); });
+  for (auto& thread : leaving) thread.join();
+}
+
+}  // namespace
+}  // namespace hawser

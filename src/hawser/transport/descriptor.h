@@ -1,0 +1,45 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace hawser::transport {
+
+// A forked child inherits every descriptor, and would keep connections open that its parent's death
+// should close. What is registered here is closed in the child at once.
+void close_in_children(int fd);
+void keep_in_children(int fd);  // no longer ours, or about to be closed
+
+// Owns a file descriptor. All of ours are close-on-exec and closed in forked children.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {
+    if (fd_ >= 0) close_in_children(fd_);
+  }
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  int release() {
+    if (fd_ >= 0) keep_in_children(fd_);
+    return std::exchange(fd_, -1);
+  }
+  void reset() {
+    if (fd_ >= 0) ::close(release());
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace hawser::transport

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "hawser/base/clock.h"
+#include "hawser/base/error.h"
+#include "hawser/base/ids.h"
+#include "hawser/base/unique_function.h"
+#include "hawser/transport/link.h"
+#include "hawser/wire/message.h"
+
+namespace hawser::transport {
+
+// Who we are in a handshake. May change during a node's life: a node that was declared lost by a
+// peer goes on under a new incarnation.
+struct Identity {
+  std::string name;
+  Incarnation incarnation{};
+  WorldId world;
+  std::vector<std::byte> secret;  // shared by all nodes of the world
+};
+
+// What a transport asks of the node it serves. Called on the control thread.
+class Host {
+ public:
+  virtual ~Host() = default;
+  virtual Identity identity() const = 0;
+  // May this stranger come in? Its version, world and the name it asks for are already checked, its
+  // proof is not. Asked again by the transport just before Welcome.
+  virtual std::optional<wire::Refusal> admit(const wire::Hello& stranger) = 0;
+  // An accepted connection has finished its handshake.
+  virtual void accepted(std::shared_ptr<Link> link) = 0;
+  // A connection was closed before it had proved itself; for counting. The transport has logged it.
+  virtual void turned_away(std::string_view why) = 0;
+  // A link's wants_write() became true: its descriptor must be watched for writing. Any thread.
+  virtual void watch_writable(Link& link) = 0;
+};
+
+struct ConnectFailure {
+  std::optional<wire::RefusalReason> refusal;  // the peer answered, and said no
+  std::string why;
+};
+using ConnectOutcome = std::variant<std::shared_ptr<Link>, ConnectFailure>;
+
+// A way to reach other nodes. One instance per node.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::string_view name() const = 0;
+
+  // Opens the door and says where it is: "tcp:10.0.0.5:41233", "tcp:[fe80::1]:41233",
+  // "shm:<host>:<socket>". Throws Error(Invalid) with the reason when that cannot be done.
+  virtual std::string listen() = 0;
+
+  // Why `endpoint` cannot be reached from here, as far as can be told without trying.
+  virtual std::optional<std::string> objection(std::string_view endpoint) const = 0;
+
+  // Connects, shakes hands, and makes a real round trip through whatever will carry the frames.
+  // `done` is called exactly once, on the control thread, before `deadline` or soon after it.
+  virtual void connect(std::string_view endpoint, std::string_view peer_name, Deadline deadline,
+                       UniqueFunction<void(ConnectOutcome)> done) = 0;
+
+  // Closes the door and fails what is still connecting. Links that exist live on. Idempotent; after
+  // it returns no callback of this transport runs or will run.
+  virtual void close() = 0;
+};
+
+}  // namespace hawser::transport

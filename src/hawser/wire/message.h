@@ -1,0 +1,304 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "hawser/base/buffer.h"
+#include "hawser/base/error.h"
+#include "hawser/base/ids.h"
+#include "hawser/base/inline_vector.h"
+#include "hawser/base/result.h"
+#include "hawser/wire/frame.h"
+#include "hawser/wire/value.h"
+
+// The messages of protocol.fbs as plain values, and the codec between them and frames. Decoding is
+// pure: it checks, it never acts. Views in a decoded message point into the frame it came from.
+namespace hawser::wire {
+
+inline constexpr std::uint16_t kProtocolMajor = 1;
+inline constexpr std::uint16_t kProtocolMinor = 0;
+
+enum class TensorLayout : std::uint8_t {
+  Strided = 0,
+  SparseCoo = 1,  // parts: indices, values
+  SparseCsr = 2,  // parts: crow/ccol indices, col/row indices, values
+  SparseCsc = 3,
+  SparseBsr = 4,
+  SparseBsc = 5,
+};
+
+enum TensorFlags : std::uint8_t {
+  kRequiresGrad = 1,
+  kConjugate = 2,  // a conjugate view: the bytes are not conjugated
+  kNegative = 4,   // a negative view: the bytes are not negated
+  kCoalesced = 8,  // sparse COO
+  kPerTensorAffine = 16,
+  kPerChannelAffine = 32,  // parts: scales, zero points
+  kUndefined = 64,         // an at::Tensor that holds nothing
+  kWrappedNumber = 128,
+};
+
+inline constexpr std::uint32_t kNoSegment = 0xFFFFFFFF;
+
+struct TensorDesc {
+  std::uint8_t dtype = 0;
+  TensorLayout layout = TensorLayout::Strided;
+  std::uint8_t flags = 0;
+  std::uint16_t device = 0;
+  std::uint32_t storage = kNoSegment;
+  std::uint64_t offset = 0;  // in elements
+  InlineVector<std::int64_t, 5> sizes{};
+  InlineVector<std::int64_t, 5> strides{};  // empty: contiguous; else as many as sizes
+  InlineVector<std::uint32_t, 3> parts{};   // of tensors that have no parts themselves
+  double scale = 0;
+  std::int64_t zero_point = 0;
+  std::int32_t axis = 0;
+
+  bool operator==(const TensorDesc&) const = default;
+};
+
+struct ReferenceTicket {
+  std::string owner{};
+  std::uint64_t owner_incarnation = 0;
+  std::uint64_t ref_on = 0;
+  std::uint64_t ref_local = 0;
+  std::uint64_t fork_on = 0;
+  std::uint64_t fork_local = 0;
+  std::string parent{};
+  std::string type{};
+
+  bool operator==(const ReferenceTicket&) const = default;
+};
+
+// Arguments or a result to be sent. `value` is in the format of value.h.
+struct Payload {
+  ValueBytes value{};
+  std::vector<TensorDesc> tensors{};
+  std::vector<ReferenceTicket> references{};
+  std::vector<Buffer> segments{};
+};
+
+// The same as received. `value` points into the frame; everything else is owned. Checked: tensors
+// name segments and parts that exist, sizes and strides are not negative. Not checked: that a
+// tensor's elements lie within its segment (that takes its dtype), and the indices in `value`.
+struct ReceivedPayload {
+  std::span<const std::byte> value{};
+  std::vector<TensorDesc> tensors{};
+  std::vector<ReferenceTicket> references{};
+  std::vector<Buffer> segments{};
+};
+
+struct AutogradNote {
+  std::uint64_t context = 0;
+  std::uint64_t message = 0;
+
+  bool operator==(const AutogradNote&) const = default;
+};
+struct TraceNote {
+  std::uint64_t trace = 0;
+  std::uint64_t span = 0;
+  std::uint32_t record = 0;
+  std::string key{};
+  std::int64_t sent_at_ns = 0;
+
+  bool operator==(const TraceNote&) const = default;
+};
+struct StreamNote {
+  std::uint64_t stream = 0;
+  std::uint64_t sequence = 0;
+  bool last = false;
+
+  bool operator==(const StreamNote&) const = default;
+};
+// What only some messages carry. Empty costs nothing on the wire.
+struct Notes {
+  std::optional<AutogradNote> autograd{};
+  std::optional<TraceNote> trace{};
+  std::optional<StreamNote> stream{};
+
+  bool operator==(const Notes&) const = default;
+};
+
+enum class TargetKind : std::uint8_t { Function = 0, Operator = 1, Script = 2, Python = 3 };
+
+struct Hello {
+  std::uint16_t major = kProtocolMajor;
+  std::uint16_t minor = kProtocolMinor;
+  std::vector<std::uint16_t> features{};
+  WorldId world{};
+  std::string from{};
+  Incarnation incarnation{};
+  std::string to{};
+  std::array<std::uint8_t, 32> nonce{};
+
+  bool operator==(const Hello&) const = default;
+};
+struct Challenge {
+  std::uint16_t major = kProtocolMajor;
+  std::uint16_t minor = kProtocolMinor;
+  std::vector<std::uint16_t> features{};
+  Incarnation incarnation{};
+  std::array<std::uint8_t, 32> nonce{};
+  std::array<std::uint8_t, 32> proof{};
+
+  bool operator==(const Challenge&) const = default;
+};
+struct Proof {
+  std::array<std::uint8_t, 32> proof{};
+
+  bool operator==(const Proof&) const = default;
+};
+struct Welcome {
+  std::uint32_t ring_bytes = 0;
+
+  bool operator==(const Welcome&) const = default;
+};
+enum class RefusalReason : std::uint8_t {
+  Malformed = 0,
+  Version = 1,
+  World = 2,
+  WrongName = 3,
+  Secret = 4,
+  DeclaredLost = 5,
+  Duplicate = 6,
+  Busy = 7,
+  Closing = 8,
+  Transport = 9,
+};
+struct Refusal {
+  RefusalReason reason = RefusalReason::Malformed;
+  std::string detail{};
+
+  bool operator==(const Refusal&) const = default;
+};
+
+// `Content` is Payload for a message to be sent, ReceivedPayload for one that was received.
+template <class Content>
+struct CallWith {
+  CallId id{};
+  TargetKind target = TargetKind::Function;
+  std::string_view function{};  // received: points into the frame
+  std::uint64_t budget_us = 0;
+  ChainId chain = ChainId::None;
+  std::uint16_t depth = 0;
+  bool one_way = false;
+  Content payload{};
+  Notes notes{};
+  std::optional<ReferenceTicket> creates{};
+};
+template <class Content>
+struct ReplyWith {
+  CallId id{};
+  Content payload{};
+  Notes notes{};
+};
+template <class Content>
+struct FailureWith {
+  CallId id{};
+  Error error;
+  Content payload{};
+  std::optional<TraceNote> trace{};
+};
+using Call = CallWith<Payload>;
+using Reply = ReplyWith<Payload>;
+using Failure = FailureWith<Payload>;
+using ReceivedCall = CallWith<ReceivedPayload>;
+using ReceivedReply = ReplyWith<ReceivedPayload>;
+using ReceivedFailure = FailureWith<ReceivedPayload>;
+
+struct Cancel {
+  CallId id{};
+
+  bool operator==(const Cancel&) const = default;
+};
+struct Heartbeat {
+  std::int64_t sent_at_ns = 0;
+
+  bool operator==(const Heartbeat&) const = default;
+};
+struct HeartbeatEcho {
+  std::int64_t sent_at_ns = 0;
+  std::int64_t echoed_at_ns = 0;
+
+  bool operator==(const HeartbeatEcho&) const = default;
+};
+struct Goodbye {
+  std::string reason{};
+  bool declared_lost = false;
+
+  bool operator==(const Goodbye&) const = default;
+};
+struct Arrival {
+  std::uint32_t rank = 0;
+
+  bool operator==(const Arrival&) const = default;
+};
+struct Census {
+  std::uint64_t round = 0;
+
+  bool operator==(const Census&) const = default;
+};
+struct CensusReport {
+  std::uint64_t round = 0;
+  std::uint64_t busy = 0;
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+
+  bool operator==(const CensusReport&) const = default;
+};
+struct Dismissal {
+  std::vector<std::string> lost{};
+
+  bool operator==(const Dismissal&) const = default;
+};
+
+using Handshake = std::variant<Hello, Challenge, Proof, Welcome, Refusal>;
+// What a connection carries after its handshake, as received.
+using Message = std::variant<ReceivedCall, ReceivedReply, ReceivedFailure, Cancel, Heartbeat,
+                             HeartbeatEcho, Goodbye, Arrival, Census, CensusReport, Dismissal>;
+
+// What a message may hold, whatever the limits of a node: encode() refuses more, and so does
+// decode(), because a peer that sends it is not one of us.
+inline constexpr std::size_t kMaxNameBytes = 128;       // of a node
+inline constexpr std::size_t kMaxFunctionBytes = 1024;  // and of a type
+inline constexpr std::size_t kMaxFeatures = 256;
+inline constexpr std::size_t kMaxTensors = 262'144;
+inline constexpr std::size_t kMaxReferences = 65'536;
+inline constexpr std::size_t kMaxLostNames = 65'536;
+inline constexpr std::size_t kMaxPayloadBytes = kMaxValueBytes;  // without the segments
+// Longer texts (of errors, of reasons) are cut when they are sent.
+inline constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxRefusalBytes = 1024;  // a handshake frame is small
+
+// Encoding. The returned frame's body lives in a buffer of this thread that the next encode() on
+// the same thread overwrites: send it at once. Call, Reply and Failure move the payload's segments
+// into the frame. Throws Error(Invalid) for what decode() would refuse because of its size; the
+// message is then unchanged.
+OutFrame encode(Call&& message);
+OutFrame encode(Reply&& message);
+OutFrame encode(Failure&& message);
+OutFrame encode(const Cancel& message);
+OutFrame encode(const Heartbeat& message);
+OutFrame encode(const HeartbeatEcho& message);
+OutFrame encode(const Goodbye& message);
+OutFrame encode(const Arrival& message);
+OutFrame encode(const Census& message);
+OutFrame encode(const CensusReport& message);
+OutFrame encode(const Dismissal& message);
+OutFrame encode(const Handshake& message);
+
+// Decoding. An error (always Invalid) means that the frame is malformed and the connection must be
+// closed: verifier failure, an index out of range, a kind that has no place here. `frame.segments`
+// are moved into the message's payload; the body stays in `frame`, which must outlive the message
+// (moving the frame is fine: the body stays where it is).
+Result<Message> decode(InFrame& frame);
+Result<Handshake> decode_handshake(std::span<const std::byte> body, Kind kind);
+
+}  // namespace hawser::wire

@@ -1,0 +1,58 @@
+#include "contract/contract.h"
+#include "contract/real_medium.h"
+#include "contract/test_certificates.h"
+#include "hawser/transport/tcp/tcp_transport.h"
+
+namespace hawser::contract {
+namespace {
+
+class TcpMedium : public RealMedium {
+ public:
+  explicit TcpMedium(std::string address) : address_(std::move(address)) {}
+
+  std::unique_ptr<transport::Transport> create(transport::Host& host,
+                                               const Limits& limits) override {
+    return transport::tcp::create_tcp(control_, host, random_, pool_, limits, options_for(host));
+  }
+
+ protected:
+  virtual transport::tcp::TcpOptions options_for(const transport::Host&) {
+    transport::tcp::TcpOptions options;
+    options.address = address_;
+    return options;
+  }
+
+ private:
+  std::string address_;
+};
+
+class TlsMedium final : public TcpMedium {
+ public:
+  TlsMedium() : TcpMedium("127.0.0.1") {}
+
+ protected:
+  transport::tcp::TcpOptions options_for(const transport::Host& host) override {
+    transport::tcp::TcpOptions options = TcpMedium::options_for(host);
+    options.tls = authority_.issue(host.identity().name);
+    return options;
+  }
+
+ private:
+  TestAuthority authority_;
+};
+
+const auto kTcp =
+    ::testing::Values(MediumFactory([] { return std::make_unique<TcpMedium>("127.0.0.1"); }));
+const auto kTcp6 =
+    ::testing::Values(MediumFactory([] { return std::make_unique<TcpMedium>("::1"); }));
+const auto kTls = ::testing::Values(MediumFactory([] { return std::make_unique<TlsMedium>(); }));
+
+}  // namespace
+
+INSTANTIATE_TEST_SUITE_P(tcp, LinkContract, kTcp);
+INSTANTIATE_TEST_SUITE_P(tcp, TransportContract, kTcp);
+INSTANTIATE_TEST_SUITE_P(tcp6, TransportContract, kTcp6);
+INSTANTIATE_TEST_SUITE_P(tls, LinkContract, kTls);
+INSTANTIATE_TEST_SUITE_P(tls, TransportContract, kTls);
+
+}  // namespace hawser::contract

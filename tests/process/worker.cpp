@@ -1,0 +1,99 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hawser/base/guarded.h"
+#include "process/roles.h"
+#include "process/world.h"
+
+namespace hawser::testing {
+namespace {
+
+void serve_functions(Node& node, Channel& test) {
+  node.serve("add", [](std::int64_t a, std::int64_t b) { return a + b; });
+  node.serve("echo", [](at::Tensor x) { return x; });
+  node.serve("hold", [&test](const CallContext& context) {
+    const auto cancelled = std::make_shared<Event>();
+    context.on_cancel([cancelled] { cancelled->set(); });
+    test.tell("holding");
+    if (cancelled->sleep_until(Deadline::after(SteadyClock(), kPatience))) test.tell("cancelled");
+  });
+  node.serve("keep", [kept = std::make_shared<Guarded<std::vector<at::Tensor>>>()](at::Tensor x) {
+    auto all = kept->lock();
+    all->push_back(std::move(x));
+    return static_cast<std::int64_t>(all->size());
+  });
+  node.serve("make", [](std::int64_t bytes) { return at::full({bytes}, 7, at::kByte); });
+  node.serve("resident", [] { return static_cast<std::int64_t>(resident_bytes()); });
+  node.serve("turned_away", [&node] {
+    return static_cast<std::int64_t>(node.inspect().connections_turned_away);
+  });
+}
+
+void tell_joined(const Node& node, Channel& test) {
+  const NodeReport report = node.inspect();
+  std::ostringstream message;
+  message << "joined " << report.incarnation;
+  for (const std::string& endpoint : report.endpoints) message << ' ' << endpoint;
+  test.tell(message.str());
+}
+
+void call_and_tell(Node& node, Channel& test, const std::string& peer,
+                   const std::string& function) {
+  node.call<void>(peer, function).on_settled([&test, function](const auto& outcome) {
+    const std::string how = outcome.ok() ? "ok" : std::string(to_string(outcome.error().kind()));
+    test.tell("outcome " + function + " " + how);
+  });
+}
+
+std::int64_t call_all(Node& node, std::istream& peers) {
+  std::vector<Future<std::int64_t>> sums;
+  for (std::string peer; peers >> peer;) {
+    sums.push_back(node.call<std::int64_t>(peer, "add", std::int64_t{20}, std::int64_t{22}));
+  }
+  std::int64_t right = 0;
+  for (const auto& sum : sums) {
+    const auto& outcome = sum.wait();
+    if (outcome.ok() && outcome.value() == 42) ++right;
+    if (!outcome.ok()) std::fprintf(stderr, "%s\n", outcome.error().what());
+  }
+  return right;
+}
+
+}  // namespace
+
+int work(Channel& test, const std::vector<std::string>& arguments) {
+  Node node(from_arguments(arguments));
+  serve_functions(node, test);
+  tell_joined(node, test);
+  while (const auto command = test.hear(Duration(10min))) {
+    std::istringstream words(*command);
+    std::string verb;
+    words >> verb;
+    if (verb == "call") {
+      std::string peer, function;
+      words >> peer >> function;
+      call_and_tell(node, test, peer, function);
+    } else if (verb == "call_all") {
+      test.tell("answered " + std::to_string(call_all(node, words)));
+    } else if (verb == "incarnation") {
+      test.tell("incarnation " + std::to_string(node.inspect().incarnation));
+    } else if (verb == "close") {
+      break;
+    } else if (verb == "exit") {
+      std::exit(0);  // as a program does that forgets its node: it is not destroyed
+    } else if (verb == "vanish") {
+      ::_exit(7);
+    }
+  }
+  return 0;
+}
+
+}  // namespace hawser::testing

@@ -1,0 +1,174 @@
+#include "process/world.h"
+
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "hawser/transport/descriptor.h"
+
+namespace hawser::testing {
+namespace {
+
+std::uint64_t parse_number(const std::string& text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw std::invalid_argument("not a number: '" + text + "'");
+  }
+  return value;
+}
+
+std::string milliseconds(Duration duration) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
+}
+
+}  // namespace
+
+FailureDetectorOptions quick_detector(Duration lost_after) {
+  return {.heartbeat_interval = 50ms, .suspect_after = 300ms, .lost_after = lost_after};
+}
+
+// ---------------------------------------------------------------------------------- world
+
+World::World() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "hawser-test-XXXXXX").string();
+  if (!::mkdtemp(pattern.data())) throw std::runtime_error("cannot make a directory: " + pattern);
+  directory_ = pattern;
+}
+
+World::~World() {
+  std::error_code ignored;
+  std::filesystem::remove_all(directory_, ignored);
+}
+
+std::string World::rendezvous() const { return "file://" + (directory_ / "store").string(); }
+
+NodeOptions World::options(const std::string& name, const std::string& transport) const {
+  NodeOptions options;
+  options.name = name;
+  options.rendezvous = rendezvous();
+  options.transports = {transport};
+  options.call_timeout = kPatience;
+  return options;
+}
+
+// ---------------------------------------------------------------------------------- worker
+
+std::vector<std::string> to_arguments(const NodeOptions& options) {
+  std::vector<std::string> arguments{
+      "name=" + options.name,
+      "rendezvous=" + options.rendezvous,
+      "call_timeout=" + milliseconds(options.call_timeout),
+      "heartbeat_interval=" + milliseconds(options.failure_detector.heartbeat_interval),
+      "suspect_after=" + milliseconds(options.failure_detector.suspect_after),
+      "lost_after=" + milliseconds(options.failure_detector.lost_after)};
+  for (const std::string& transport : options.transports) {
+    arguments.push_back("transport=" + transport);
+  }
+  if (options.rank) arguments.push_back("rank=" + std::to_string(*options.rank));
+  if (options.world_size) arguments.push_back("world_size=" + std::to_string(*options.world_size));
+  if (!options.token.empty()) arguments.push_back("token=" + options.token);
+  return arguments;
+}
+
+NodeOptions from_arguments(const std::vector<std::string>& arguments) {
+  NodeOptions options;
+  options.transports.clear();
+  for (const std::string& argument : arguments) {
+    const auto equals = argument.find('=');
+    const std::string key = argument.substr(0, equals), value = argument.substr(equals + 1);
+    const auto number = [&] { return parse_number(value); };
+    const auto time = [&] { return std::chrono::milliseconds(number()); };
+    if (key == "name") options.name = value;
+    if (key == "rendezvous") options.rendezvous = value;
+    if (key == "transport") options.transports.push_back(value);
+    if (key == "token") options.token = value;
+    if (key == "rank") options.rank = static_cast<std::uint32_t>(number());
+    if (key == "world_size") options.world_size = static_cast<std::uint32_t>(number());
+    if (key == "call_timeout") options.call_timeout = time();
+    if (key == "heartbeat_interval") options.failure_detector.heartbeat_interval = time();
+    if (key == "suspect_after") options.failure_detector.suspect_after = time();
+    if (key == "lost_after") options.failure_detector.lost_after = time();
+  }
+  return options;
+}
+
+Worker::Worker(const NodeOptions& options, std::map<std::string, std::string> environment)
+    : Worker(begin(options, std::move(environment))) {
+  joined();
+}
+
+Worker Worker::begin(const NodeOptions& options, std::map<std::string, std::string> environment) {
+  return Worker(Process({.role = "worker",
+                         .arguments = to_arguments(options),
+                         .environment = std::move(environment)}));
+}
+
+void Worker::joined() {
+  std::istringstream words(channel().expect("joined "));
+  words >> incarnation_;
+  for (std::string endpoint; words >> endpoint;) endpoints_.push_back(endpoint);
+}
+
+void Worker::call(const std::string& peer, const std::string& function) {
+  channel().tell("call " + peer + " " + function);
+}
+
+std::size_t Worker::call_all(const std::vector<std::string>& peers, Duration patience) {
+  std::string command = "call_all";
+  for (const std::string& peer : peers) command += " " + peer;
+  channel().tell(command);
+  return parse_number(channel().expect("answered ", patience));
+}
+
+std::uint64_t Worker::ask_incarnation() {
+  channel().tell("incarnation");
+  return parse_number(channel().expect("incarnation "));
+}
+
+// ---------------------------------------------------------------------------------- looking
+
+Error error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return Error(ErrorKind::Invalid, "nothing was thrown");
+}
+
+agent::PeerReport peer_of(const Node& node, const std::string& peer) {
+  const NodeReport report = node.inspect();
+  const auto found = std::find_if(report.peers.begin(), report.peers.end(),
+                                  [&](const auto& each) { return each.name == peer; });
+  return found == report.peers.end() ? agent::PeerReport{} : *found;
+}
+
+std::uint16_t free_port() {
+  const transport::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    throw std::runtime_error("no free port");
+  }
+  return ntohs(address.sin_port);
+}
+
+std::uint64_t resident_bytes() {
+  std::uint64_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace hawser::testing

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hawser/hawser.h"
+#include "support/process.h"
+
+// What the process tests share: a world for one test, and members of it in processes of their own.
+namespace hawser::testing {
+
+using namespace std::chrono_literals;
+
+// What happens "at once" happens within this, also on a machine that is busy with other things.
+inline constexpr Duration kAtOnce = 2s;
+
+// A detector that notices silence fast enough for a test. `lost_after` is wide where nothing must be
+// lost: the test machine itself may pause.
+FailureDetectorOptions quick_detector(Duration lost_after);
+
+// The rendezvous of one test: a file in a directory that goes with it.
+class World {
+ public:
+  World();
+  ~World();
+  World(const World&) = delete;
+
+  const std::filesystem::path& directory() const { return directory_; }
+  std::string rendezvous() const;
+  // A node of this world by the one transport.
+  NodeOptions options(const std::string& name, const std::string& transport) const;
+
+ private:
+  std::filesystem::path directory_;
+};
+
+// A node in a process of its own, that does as it is told. It serves:
+//   add(int, int), echo(Tensor)
+//   hold()              says "holding", and "cancelled" once it is; returns then
+//   keep(Tensor)        keeps it, and returns how many it has kept
+//   make(int)           a byte tensor of that size
+//   resident()          bytes of memory in use
+//   turned_away()       connections
+class Worker {
+ public:
+  // Returns when it has joined. Throws when it could not.
+  explicit Worker(const NodeOptions& options, std::map<std::string, std::string> environment = {});
+  // The same in two steps, for many at once: begin(), then joined().
+  static Worker begin(const NodeOptions& options,
+                      std::map<std::string, std::string> environment = {});
+  void joined();
+
+  Process& process() { return process_; }
+  Channel& channel() { return process_.channel(); }
+  std::uint64_t incarnation() const { return incarnation_; }  // when it joined
+  const std::vector<std::string>& endpoints() const { return endpoints_; }
+
+  // Lets it call a function without arguments and result. It says "outcome <function> ok", or
+  // "outcome <function> <error kind>".
+  void call(const std::string& peer, const std::string& function);
+  // Lets it call add on each of these and returns how many answered rightly.
+  std::size_t call_all(const std::vector<std::string>& peers, Duration patience = kPatience);
+  // Its own incarnation by now.
+  std::uint64_t ask_incarnation();
+
+ private:
+  explicit Worker(Process process) : process_(std::move(process)) {}
+  Process process_;
+  std::uint64_t incarnation_ = 0;
+  std::vector<std::string> endpoints_;
+};
+
+// How a worker learns its options; only what the tests need.
+std::vector<std::string> to_arguments(const NodeOptions& options);
+NodeOptions from_arguments(const std::vector<std::string>& arguments);
+
+// The error that `action` throws. Fails the test when there is none.
+Error error_of(const std::function<void()>& action);
+
+// What `node` reports about a peer.
+agent::PeerReport peer_of(const Node& node, const std::string& peer);
+
+// A loopback port that nobody used a moment ago.
+std::uint16_t free_port();
+
+// Bytes of this process that are in memory.
+std::uint64_t resident_bytes();
+
+// For suites that run over every transport.
+inline const auto kTransports = ::testing::Values("shm", "tcp");
+
+class OverTransports : public ::testing::TestWithParam<const char*> {
+ protected:
+  NodeOptions options(const std::string& name) const { return world_.options(name, GetParam()); }
+  World world_;
+};
+
+}  // namespace hawser::testing

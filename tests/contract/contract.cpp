@@ -51,6 +51,7 @@ void TestHost::turned_away(std::string_view why) {
 void TestHost::watch_writable(transport::Link&) {
   const std::lock_guard lock(mutex_);
   ++times_asked_to_watch_;
+  if (tell_) tell_();
 }
 
 void TestHost::set_identity(transport::Identity identity) {
@@ -61,6 +62,11 @@ void TestHost::set_identity(transport::Identity identity) {
 void TestHost::refuse_with(std::optional<wire::Refusal> refusal) {
   const std::lock_guard lock(mutex_);
   refusal_ = std::move(refusal);
+}
+
+void TestHost::when_asked_to_watch(std::function<void()> tell) {
+  const std::lock_guard lock(mutex_);
+  tell_ = std::move(tell);
 }
 
 std::shared_ptr<transport::Link> TestHost::take_accepted() {

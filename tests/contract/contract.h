@@ -91,6 +91,8 @@ class TestHost final : public transport::Host {
 
   void set_identity(transport::Identity identity);
   void refuse_with(std::optional<wire::Refusal> refusal);
+  // Called, on any thread, whenever a link asks to be watched for writing.
+  void when_asked_to_watch(std::function<void()> tell);
   // The oldest accepted link that was not taken yet.
   std::shared_ptr<transport::Link> take_accepted();
   std::vector<std::string> turned_away_because() const;
@@ -103,6 +105,7 @@ class TestHost final : public transport::Host {
   std::deque<std::shared_ptr<transport::Link>> accepted_;
   std::vector<std::string> turned_away_;
   std::size_t times_asked_to_watch_ = 0;
+  std::function<void()> tell_;
 };
 
 // One node of a test: host, transport, at most one link, and what came out of it.

@@ -31,8 +31,7 @@ class SimMedium final : public Medium {
   transport::sim::SimNetwork network_{world_};
 };
 
-const auto kSim =
-    ::testing::Values(MediumFactory([] { return std::make_unique<SimMedium>(); }));
+const auto kSim = ::testing::Values(MediumFactory([] { return std::make_unique<SimMedium>(); }));
 
 }  // namespace
 

@@ -20,8 +20,8 @@ constexpr std::int64_t kTensorBytes = std::int64_t{1} << 20;
 
 struct Inheritance {
   std::optional<Node> node;
-  Future<void> held;       // a call that is under way
-  at::Tensor received;     // may lie in memory that is shared with the peer
+  Future<void> held;    // a call that is under way
+  at::Tensor received;  // may lie in memory that is shared with the peer
 };
 
 // What a forked child finds when it uses what it inherited.

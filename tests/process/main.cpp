@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -7,6 +8,7 @@
 
 int main(int argc, char** argv) {
   using namespace hawser::testing;
+  at::set_num_threads(1);  // there are more processes than cores
   const Roles roles{{"worker", work}, {"forker", fork_while_connected}};
   if (const auto code = play_role(argc, argv, roles)) return *code;
   // Turned away connections and lost peers are what is tested here, not news.

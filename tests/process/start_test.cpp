@@ -3,6 +3,7 @@
 
 #include <future>
 #include <map>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "hawser/transport/listen.h"
 #include "process/world.h"
@@ -36,7 +37,8 @@ INSTANTIATE_TEST_SUITE_P(
                     ErrorKind::Invalid, "neither a rendezvous nor a store"},
         FailedStart{"UnknownScheme", [](NodeOptions& o) { o.rendezvous = "ftp://x"; },
                     ErrorKind::Invalid, "unknown scheme"},
-        FailedStart{"NoSuchDirectory", [](NodeOptions& o) { o.rendezvous = "file:///no/such/file"; },
+        FailedStart{"NoSuchDirectory",
+                    [](NodeOptions& o) { o.rendezvous = "file:///no/such/file"; },
                     ErrorKind::Invalid, "No such file"},
         FailedStart{"NobodyHostsTheRendezvous",
                     [](NodeOptions& o) {
@@ -123,7 +125,13 @@ TEST(FailedStart, RendezvousPortInUse) {
 
 // ---------------------------------------------------------------------------------- good starts
 
-enum class Rendezvous { Tcp, File, Env };
+enum class Rendezvous {
+  Tcp,
+  TcpV6,
+  File,
+  Env,
+  Launcher,  // as under torchrun: env://, and the store is there already
+};
 
 class StaticWorld : public ::testing::TestWithParam<Rendezvous> {
  protected:
@@ -135,7 +143,10 @@ class StaticWorld : public ::testing::TestWithParam<Rendezvous> {
         return "tcp://127.0.0.1:" + std::to_string(port_);
       case Rendezvous::File:
         return world_.rendezvous();
+      case Rendezvous::TcpV6:
+        return "tcp://[::1]:" + std::to_string(port_);
       case Rendezvous::Env:
+      case Rendezvous::Launcher:
         return "env://";
     }
     return "";
@@ -145,11 +156,14 @@ class StaticWorld : public ::testing::TestWithParam<Rendezvous> {
     options.transports = {"shm", "tcp"};
     options.rendezvous = url();
     std::map<std::string, std::string> environment;
-    if (GetParam() == Rendezvous::Env) {
+    if (url() == "env://") {
       environment = {{"MASTER_ADDR", "127.0.0.1"},
                      {"MASTER_PORT", std::to_string(port_)},
                      {"RANK", std::to_string(rank)},
                      {"WORLD_SIZE", std::to_string(kSize)}};
+      if (GetParam() == Rendezvous::Launcher) {
+        environment["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+      }
     } else {
       options.rank = rank;
       options.world_size = kSize;
@@ -161,32 +175,49 @@ class StaticWorld : public ::testing::TestWithParam<Rendezvous> {
   const std::uint16_t port_ = free_port();
 };
 
+c10::intrusive_ptr<c10d::Store> host_store(std::uint16_t port) {
+  c10d::TCPStoreOptions options;
+  options.port = port;
+  options.isServer = true;
+  options.waitWorkers = false;
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
 std::string name_of(Rendezvous rendezvous) {
   switch (rendezvous) {
     case Rendezvous::Tcp:
       return "Tcp";
     case Rendezvous::File:
       return "File";
+    case Rendezvous::TcpV6:
+      return "TcpV6";
     case Rendezvous::Env:
       return "Env";
+    case Rendezvous::Launcher:
+      return "Launcher";
   }
   return "";
 }
 
 INSTANTIATE_TEST_SUITE_P(Rendezvous, StaticWorld,
-                         ::testing::Values(Rendezvous::Tcp, Rendezvous::File, Rendezvous::Env),
+                         ::testing::Values(Rendezvous::Tcp, Rendezvous::TcpV6, Rendezvous::File,
+                                           Rendezvous::Env, Rendezvous::Launcher),
                          [](const auto& each) { return name_of(each.param); });
 
 TEST_P(StaticWorld, EverybodyCallsEverybody) {
+  c10::intrusive_ptr<c10d::Store> launcher;
+  if (GetParam() == Rendezvous::Launcher) launcher = host_store(port_);
   std::vector<Worker> workers;
   std::vector<std::string> names;
   for (std::uint32_t rank = 0; rank < kSize; ++rank) {
     workers.push_back(start(kSize - 1 - rank));  // whoever hosts the rendezvous is the last
     names.push_back("rank" + std::to_string(rank));
   }
-  for (Worker& worker : workers) worker.joined();
+  for (Worker& worker : workers) {
+    worker.joined();
+    EXPECT_EQ(worker.endpoints().size(), 2u) << worker.process().output();
+  }
   for (Worker& worker : workers) EXPECT_EQ(worker.call_all(names), names.size());
-for (Worker& worker : workers) fprintf(stderr, "OUT %s\n", worker.process().output().c_str());
   if (GetParam() == Rendezvous::File) {
     struct stat status {};
     ASSERT_EQ(::stat((world_.directory() / "store").c_str(), &status), 0);
@@ -204,6 +235,48 @@ TEST(Rank, IsTakenOnce) {
   const Error error = error_of([&] { Node second(options); });
   EXPECT_EQ(error.kind(), ErrorKind::Invalid);
   EXPECT_NE(error.message().find("'first'"), std::string::npos) << error.what();
+}
+
+// Nodes that know each other need no rendezvous.
+class RendezvousHost : public ::testing::Test {
+ protected:
+  Worker start(std::uint32_t rank) const {
+    NodeOptions options = world_.options("rank" + std::to_string(rank), "shm");
+    options.rendezvous = "tcp://127.0.0.1:" + std::to_string(port_);
+    options.rank = rank;
+    options.world_size = 3;
+    return Worker::begin(options);
+  }
+  void connect_all() {
+    for (Worker* each : {&host_, &first_, &second_}) each->joined();
+    EXPECT_EQ(first_.call_all({"rank0", "rank2"}), 2u);
+  }
+  // They call each other, and end within the patience of close().
+  void expect_others_go_on() {
+    EXPECT_EQ(first_.call_all({"rank2"}), 1u);
+    EXPECT_EQ(second_.call_all({"rank1"}), 1u);
+    for (Worker* each : {&first_, &second_}) each->channel().tell("close");
+    for (Worker* each : {&first_, &second_}) {
+      EXPECT_EQ(each->process().wait(10s), (Ending{.code = 0, .signal = {}}));
+    }
+  }
+
+  World world_;
+  const std::uint16_t port_ = free_port();
+  Worker host_ = start(0), first_ = start(1), second_ = start(2);
+};
+
+TEST_F(RendezvousHost, IsKilledAndTheOthersGoOn) {
+  connect_all();
+  host_.process().kill();
+  host_.process().wait();
+  expect_others_go_on();
+}
+
+TEST_F(RendezvousHost, StandsStillAndTheOthersGoOn) {
+  connect_all();
+  host_.process().stop();
+  expect_others_go_on();
 }
 
 class Starting : public OverTransports {};

@@ -25,16 +25,16 @@ void serve_functions(Node& node, Channel& test) {
     test.tell("holding");
     if (cancelled->sleep_until(Deadline::after(SteadyClock(), kPatience))) test.tell("cancelled");
   });
-  node.serve("keep", [kept = std::make_shared<Guarded<std::vector<at::Tensor>>>()](at::Tensor x) {
+  const auto kept = std::make_shared<Guarded<std::vector<at::Tensor>>>();
+  node.serve("keep", [kept](at::Tensor x) {
     auto all = kept->lock();
     all->push_back(std::move(x));
-    return static_cast<std::int64_t>(all->size());
+    return all->size();
   });
+  node.serve("kept", [kept](std::size_t which) { return kept->lock()->at(which); });
   node.serve("make", [](std::int64_t bytes) { return at::full({bytes}, 7, at::kByte); });
-  node.serve("resident", [] { return static_cast<std::int64_t>(resident_bytes()); });
-  node.serve("turned_away", [&node] {
-    return static_cast<std::int64_t>(node.inspect().connections_turned_away);
-  });
+  node.serve("resident", [] { return resident_bytes(); });
+  node.serve("turned_away", [&node] { return node.inspect().connections_turned_away; });
 }
 
 void tell_joined(const Node& node, Channel& test) {
@@ -70,9 +70,9 @@ std::int64_t call_all(Node& node, std::istream& peers) {
 }  // namespace
 
 int work(Channel& test, const std::vector<std::string>& arguments) {
-  Node node(from_arguments(arguments));
-  serve_functions(node, test);
-  tell_joined(node, test);
+  auto node = std::make_unique<Node>(from_arguments(arguments));
+  serve_functions(*node, test);
+  tell_joined(*node, test);
   while (const auto command = test.hear(Duration(10min))) {
     std::istringstream words(*command);
     std::string verb;
@@ -80,15 +80,22 @@ int work(Channel& test, const std::vector<std::string>& arguments) {
     if (verb == "call") {
       std::string peer, function;
       words >> peer >> function;
-      call_and_tell(node, test, peer, function);
+      call_and_tell(*node, test, peer, function);
     } else if (verb == "call_all") {
-      test.tell("answered " + std::to_string(call_all(node, words)));
+      test.tell("answered " + std::to_string(call_all(*node, words)));
     } else if (verb == "incarnation") {
-      test.tell("incarnation " + std::to_string(node.inspect().incarnation));
+      test.tell("incarnation " + std::to_string(node->inspect().incarnation));
+    } else if (verb == "shutdown") {
+      node->shutdown();
+      test.tell("left");
+      break;
     } else if (verb == "close") {
       break;
     } else if (verb == "exit") {
       std::exit(0);  // as a program does that forgets its node: it is not destroyed
+    } else if (verb == "exit_with_static_node") {
+      static const std::unique_ptr<Node> destroyed_last = std::move(node);
+      std::exit(0);
     } else if (verb == "vanish") {
       ::_exit(7);
     }

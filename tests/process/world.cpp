@@ -1,8 +1,8 @@
 #include "process/world.h"
 
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <netinet/in.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,6 +74,7 @@ std::vector<std::string> to_arguments(const NodeOptions& options) {
   }
   if (options.rank) arguments.push_back("rank=" + std::to_string(*options.rank));
   if (options.world_size) arguments.push_back("world_size=" + std::to_string(*options.world_size));
+  if (!options.address.empty()) arguments.push_back("address=" + options.address);
   if (!options.token.empty()) arguments.push_back("token=" + options.token);
   return arguments;
 }
@@ -89,6 +90,7 @@ NodeOptions from_arguments(const std::vector<std::string>& arguments) {
     if (key == "name") options.name = value;
     if (key == "rendezvous") options.rendezvous = value;
     if (key == "transport") options.transports.push_back(value);
+    if (key == "address") options.address = value;
     if (key == "token") options.token = value;
     if (key == "rank") options.rank = static_cast<std::uint32_t>(number());
     if (key == "world_size") options.world_size = static_cast<std::uint32_t>(number());
@@ -111,8 +113,8 @@ Worker Worker::begin(const NodeOptions& options, std::map<std::string, std::stri
                          .environment = std::move(environment)}));
 }
 
-void Worker::joined() {
-  std::istringstream words(channel().expect("joined "));
+void Worker::joined(Duration patience) {
+  std::istringstream words(channel().expect("joined ", patience));
   words >> incarnation_;
   for (std::string endpoint; words >> endpoint;) endpoints_.push_back(endpoint);
 }
@@ -121,10 +123,13 @@ void Worker::call(const std::string& peer, const std::string& function) {
   channel().tell("call " + peer + " " + function);
 }
 
-std::size_t Worker::call_all(const std::vector<std::string>& peers, Duration patience) {
+void Worker::ask_all(const std::vector<std::string>& peers) {
   std::string command = "call_all";
   for (const std::string& peer : peers) command += " " + peer;
   channel().tell(command);
+}
+
+std::size_t Worker::answered(Duration patience) {
   return parse_number(channel().expect("answered ", patience));
 }
 

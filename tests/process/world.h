@@ -22,8 +22,8 @@ using namespace std::chrono_literals;
 // What happens "at once" happens within this, also on a machine that is busy with other things.
 inline constexpr Duration kAtOnce = 2s;
 
-// A detector that notices silence fast enough for a test. `lost_after` is wide where nothing must be
-// lost: the test machine itself may pause.
+// A detector that notices silence fast enough for a test. `lost_after` is wide where nothing must
+// be lost: the test machine itself may pause.
 FailureDetectorOptions quick_detector(Duration lost_after);
 
 // The rendezvous of one test: a file in a directory that goes with it.
@@ -46,6 +46,7 @@ class World {
 //   add(int, int), echo(Tensor)
 //   hold()              says "holding", and "cancelled" once it is; returns then
 //   keep(Tensor)        keeps it, and returns how many it has kept
+//   kept(int)           the one of that number
 //   make(int)           a byte tensor of that size
 //   resident()          bytes of memory in use
 //   turned_away()       connections
@@ -56,7 +57,7 @@ class Worker {
   // The same in two steps, for many at once: begin(), then joined().
   static Worker begin(const NodeOptions& options,
                       std::map<std::string, std::string> environment = {});
-  void joined();
+  void joined(Duration patience = kPatience);
 
   Process& process() { return process_; }
   Channel& channel() { return process_.channel(); }
@@ -66,8 +67,13 @@ class Worker {
   // Lets it call a function without arguments and result. It says "outcome <function> ok", or
   // "outcome <function> <error kind>".
   void call(const std::string& peer, const std::string& function);
-  // Lets it call add on each of these and returns how many answered rightly.
-  std::size_t call_all(const std::vector<std::string>& peers, Duration patience = kPatience);
+  // Lets it call add on each of these, all at once; then, how many answered rightly.
+  void ask_all(const std::vector<std::string>& peers);
+  std::size_t answered(Duration patience = kPatience);
+  std::size_t call_all(const std::vector<std::string>& peers) {
+    ask_all(peers);
+    return answered();
+  }
   // Its own incarnation by now.
   std::uint64_t ask_incarnation();
 

@@ -24,8 +24,13 @@ class CallsStory final : public Story {
     stage_.world.after(50ms, [this] { next_call(); });
     run_for(500ms);
     start_trouble();
+    lie_in_wait({wire::Kind::Hello, wire::Kind::Challenge, wire::Kind::Proof, wire::Kind::Welcome,
+                 wire::Kind::Refusal, wire::Kind::Call, wire::Kind::Reply, wire::Kind::Failure,
+                 wire::Kind::Cancel, wire::Kind::Heartbeat, wire::Kind::HeartbeatEcho,
+                 wire::Kind::Goodbye});
     run_for(3s + dice_.between(0s, 3s));
     calling_ = false;
+    call_off();
     if (loose_) stage_.model.everything_disturbed();
     stop_trouble();
     settle();
@@ -95,8 +100,8 @@ class CallsStory final : public Story {
         for (int i = 0; i < kTries && !reached; ++i) {
           if (!stage_.model.complaints().empty()) return;
           const auto before = stage_.model.succeeded();
-          const CallNumber number = node(from).call(
-              to, Function::Echo, Deadline(stage_.world.now() + 2s), false, 0);
+          const CallNumber number =
+              node(from).call(to, Function::Echo, Deadline(stage_.world.now() + 2s), false, 0);
           for (int j = 0; j < 400 && !stage_.model.call(number).done; ++j) run_for(5ms);
           reached = stage_.model.succeeded() > before;
         }

@@ -10,18 +10,17 @@ void SimDirectory::ask(UniqueFunction<Answer()> question,
   const auto delay = [this] {
     return rendezvous_.random.between(Duration::zero(), rendezvous_.longest_delay);
   };
-  rendezvous_.world.after(
-      delay(), [this, &rendezvous = rendezvous_, process = process_, back = delay(),
-                question = std::move(question), done = std::move(done)]() mutable {
-        const bool fails = rendezvous.random.per_mille(rendezvous.failures);
-        Result<Answer> answer =
-            fails ? Result<Answer>(Error(ErrorKind::Overloaded, "the store does not answer"))
-                  : Result<Answer>(question());
-        process->schedule_after(
-            back, [answer = std::move(answer), done = std::move(done)]() mutable {
-              done(std::move(answer));
-            });
-      });
+  rendezvous_.world.after(delay(), [&rendezvous = rendezvous_, process = process_, back = delay(),
+                                    question = std::move(question),
+                                    done = std::move(done)]() mutable {
+    const bool fails = rendezvous.random.per_mille(rendezvous.failures);
+    Result<Answer> answer =
+        fails ? Result<Answer>(Error(ErrorKind::Overloaded, "the store does not answer"))
+              : Result<Answer>(question());
+    process->schedule_after(back, [answer = std::move(answer), done = std::move(done)]() mutable {
+      done(std::move(answer));
+    });
+  });
 }
 
 void SimDirectory::join(agent::Card card, UniqueFunction<void(Result<agent::Card>)> done) {
@@ -50,7 +49,7 @@ void SimDirectory::look_up(std::string name,
 void SimDirectory::leave(const agent::Card& card) {
   rendezvous_.world.after(Duration::zero(), [&rendezvous = rendezvous_, card] {
     const auto found = rendezvous.cards.find(card.name);
-    if (found != rendezvous.cards.end() && found->second == card) rendezvous.cards.erase(found);
+    if (found != rendezvous.cards.end() && found->second == card) found->second.endpoints.clear();
   });
 }
 

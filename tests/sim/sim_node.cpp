@@ -51,6 +51,11 @@ SimNode::SimNode(Stage& stage, std::string name, std::uint32_t rank, std::string
   };
   agent_->on_given_up = [this](const std::string& peer, const Error& why) {
     stage_.world.note("given up", name_, peer, why.message());
+    for (const auto& report : agent_->report_peers()) {
+      if (report.name == peer && report.waiting > 0) {
+        stage_.model.complain(name_ + " has given up " + peer + ", and calls still wait for it");
+      }
+    }
     departure_->given_up(peer);
   };
   transport_ = transport::sim::create_sim(
@@ -64,8 +69,7 @@ SimNode::SimNode(Stage& stage, std::string name, std::uint32_t rank, std::string
 SimNode::~SimNode() { transport_->close(); }
 
 void SimNode::join() {
-  const agent::Card card{
-      .name = name_, .rank = rank_, .incarnation = {}, .endpoints = {address_}};
+  const agent::Card card{.name = name_, .rank = rank_, .incarnation = {}, .endpoints = {address_}};
   directory_.join(card, [this](Result<agent::Card> joined) {
     if (!joined.ok()) return join();
     start(std::move(joined).value());
@@ -172,7 +176,9 @@ void SimNode::run(std::shared_ptr<transport::Task> task) {
 
 // ---------------------------------------------------------------------------------- handlers
 
-bool SimNode::is_brief(const wire::ReceivedCall& call) const { return call.function == "echo"; }
+agent::Preparation SimNode::prepare(const wire::ReceivedCall& call) const {
+  return {.target = nullptr, .brief = call.function == "echo"};
+}
 
 void SimNode::handle(std::shared_ptr<agent::IncomingCall> call) {
   const CallNumber number = number_in(call->payload());

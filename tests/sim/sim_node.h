@@ -67,7 +67,7 @@ class SimNode final : public agent::Workshop, public agent::RequestHandler {
 
   // agent::RequestHandler
   void handle(std::shared_ptr<agent::IncomingCall> call) override;
-  bool is_brief(const wire::ReceivedCall& call) const override;
+  agent::Preparation prepare(const wire::ReceivedCall& call) const override;
 
  private:
   struct Watched {

@@ -29,13 +29,13 @@ void expect_good(Tell tell, std::uint64_t first, std::uint64_t count) {
   }
 }
 
-std::optional<std::uint64_t> seed_to_replay() {
-  const char* seed = std::getenv("HAWSER_SIM_SEED");
-  return seed ? std::optional(std::strtoull(seed, nullptr, 10)) : std::nullopt;
+std::optional<std::uint64_t> number_from(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text ? std::optional(std::strtoull(text, nullptr, 10)) : std::nullopt;
 }
 
 void replay(Tell tell) {
-  const auto seed = seed_to_replay();
+  const auto seed = number_from("HAWSER_SIM_SEED");
   if (!seed) GTEST_SKIP() << "set HAWSER_SIM_SEED to the seed that is to be told";
   const Outcome outcome = tell(*seed, {.log = true});
   std::cout << outcome.events << " events, " << outcome.calls << " calls, history "
@@ -45,6 +45,16 @@ void replay(Tell tell) {
 
 TEST(Sim, ReplayCalls) { replay(tell_calls); }
 TEST(Sim, ReplayLeaving) { replay(tell_leaving); }
+
+// For a long night: as many seeds as wanted, beyond those of every run.
+void explore(Tell tell) {
+  const auto count = number_from("HAWSER_SIM_COUNT");
+  if (!count) GTEST_SKIP() << "set HAWSER_SIM_COUNT to the number of seeds that are to be tried";
+  expect_good(tell, 10'000, *count);
+}
+
+TEST(Sim, ExploreCalls) { explore(tell_calls); }
+TEST(Sim, ExploreLeaving) { explore(tell_leaving); }
 
 // Cases of ctest, which runs them side by side.
 constexpr std::uint64_t kSeedsPerCase = 250;
@@ -70,6 +80,59 @@ void expect_same_history(Tell tell) {
 }
 TEST(Sim, ASeedOfCallsHasOneHistory) { expect_same_history(tell_calls); }
 TEST(Sim, ASeedOfLeavingHasOneHistory) { expect_same_history(tell_leaving); }
+
+// ---- what happened to which kind of message ----
+
+using Counts = SimNetwork::MishapCounts;
+using transport::sim::Mishap;
+
+constexpr wire::Kind kKinds[] = {
+    wire::Kind::Hello,   wire::Kind::Challenge, wire::Kind::Proof,        wire::Kind::Welcome,
+    wire::Kind::Refusal, wire::Kind::Call,      wire::Kind::Reply,        wire::Kind::Failure,
+    wire::Kind::Cancel,  wire::Kind::Heartbeat, wire::Kind::Goodbye,      wire::Kind::HeartbeatEcho,
+    wire::Kind::Arrival, wire::Kind::Census,    wire::Kind::CensusReport, wire::Kind::Dismissal};
+constexpr Mishap kMishaps[] = {Mishap::Cut,      Mishap::Killed,  Mishap::Partition,
+                               Mishap::Stopped,  Mishap::Dropped, Mishap::Duplicated,
+                               Mishap::Reordered};
+
+// Handshakes run over a stream of bytes, which has no frames to lose one by one.
+bool can_happen(wire::Kind kind, Mishap mishap) {
+  const bool to_single_frames =
+      mishap == Mishap::Dropped || mishap == Mishap::Duplicated || mishap == Mishap::Reordered;
+  return !to_single_frames || !wire::is_handshake(kind);
+}
+
+void print(const Counts& counts) {
+  std::printf("%-14s", "");
+  for (const Mishap mishap : kMishaps) std::printf("%12s", std::string(to_string(mishap)).c_str());
+  for (const wire::Kind kind : kKinds) {
+    std::printf("\n%-14s", std::string(to_string(kind)).c_str());
+    for (const Mishap mishap : kMishaps) {
+      const auto found = counts.find({kind, mishap});
+      std::printf("%12llu",
+                  found == counts.end() ? 0ull : static_cast<unsigned long long>(found->second));
+    }
+  }
+  std::printf("\n");
+}
+
+TEST(Sim, EveryFaultMeetsEveryKindOfMessage) {
+  constexpr std::uint64_t kSeeds = 400;
+  Counts counts;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    for (const Tell tell : {tell_calls, tell_leaving}) {
+      for (const auto& [what, count] : tell(seed, {}).mishaps) counts[what] += count;
+    }
+  }
+  print(counts);
+  for (const wire::Kind kind : kKinds) {
+    for (const Mishap mishap : kMishaps) {
+      if (!can_happen(kind, mishap)) continue;
+      EXPECT_TRUE(counts.contains({kind, mishap}))
+          << "no " << to_string(kind) << " was " << to_string(mishap);
+    }
+  }
+}
 
 #ifdef HAWSER_DELIBERATE_FAULTS
 

@@ -29,16 +29,19 @@ Story::Story(std::uint64_t seed, StoryOptions options)
     stage_.names.push_back("node" + std::to_string(i));
     actors_[stage_.names.back()];
   }
-  stage_.rendezvous.on_join = [this](const agent::Card& card) { stage_.model.disturbed(card.name); };
-  for (const Trouble each : {Trouble::Kill, Trouble::Leave, Trouble::Stop, Trouble::Part,
-                             Trouble::Cut, Trouble::HalfOpen, Trouble::BadDoors,
-                             Trouble::SlowRendezvous}) {
+  stage_.rendezvous.on_join = [this](const agent::Card& card) {
+    stage_.model.disturbed(card.name);
+  };
+  for (const Trouble each :
+       {Trouble::Kill, Trouble::Leave, Trouble::Stop, Trouble::Part, Trouble::Cut,
+        Trouble::HalfOpen, Trouble::BadDoors, Trouble::SlowRendezvous}) {
     if (dice_.per_mille(500)) troubles_.push_back(each);
   }
   if (dice_.per_mille(100)) troubles_.clear();  // a calm one
 }
 
 Story::~Story() {
+  stage_.network.on_sent = nullptr;
   for (const auto& [name, actor] : actors_) kill(name, true);
 }
 
@@ -86,8 +89,7 @@ void Story::start(const std::string& name) {
       std::find(stage_.names.begin(), stage_.names.end(), name) - stage_.names.begin());
   const bool same_address = !actor.address.empty() && dice_.per_mille(500);
   stage_.world.note("starts", name);
-  actor.node =
-      std::make_unique<SimNode>(stage_, name, rank, same_address ? actor.address : "");
+  actor.node = std::make_unique<SimNode>(stage_, name, rank, same_address ? actor.address : "");
   actor.address = actor.node->address().substr(std::string_view("sim:").size());
   if (++actor.lives > 1) restarted(name);
 }
@@ -114,6 +116,7 @@ void Story::leave(const std::string& name) {
 
 void Story::start_trouble() {
   in_trouble_ = !troubles_.empty();
+  if (in_trouble_) stage_.network.conditions().close_resets = 250;
   next_trouble();
 }
 
@@ -143,16 +146,13 @@ void Story::cause(Trouble trouble) {
   const std::string one = dice_.one_of(names);
   std::string other = dice_.one_of(names);
   if (other == one) other = names[one == names[0] ? 1 : 0];
-  const auto again = [&] {
-    stage_.world.after(dice_.between(50ms, 2s), [this, one] { start(one); });
-  };
   switch (trouble) {
     case Trouble::Kill:
       kill(one, dice_.per_mille(300));
-      return again();
+      return start_again_later(one);
     case Trouble::Leave:
       leave(one);
-      return again();
+      return start_again_later(one);
     case Trouble::Stop:
       return stop_process(one);
     case Trouble::Part:
@@ -179,6 +179,39 @@ void Story::cause(Trouble trouble) {
         stage_.rendezvous.failures = 0;
       });
       return;
+  }
+}
+
+void Story::start_again_later(const std::string& name) {
+  stage_.world.after(dice_.between(50ms, 2s), [this, name] { start(name); });
+}
+
+void Story::lie_in_wait(const std::vector<wire::Kind>& kinds) {
+  if (troubles_.empty() || dice_.per_mille(400)) return;
+  prey_ = dice_.one_of(kinds);
+  ambushes_left_ = static_cast<int>(1 + dice_.below(4));
+  stage_.network.on_sent = [this](wire::Kind kind, const std::string& from, const std::string& to) {
+    if (kind != prey_ || from == to || ambushes_left_ == 0 || dice_.per_mille(700)) return;
+    --ambushes_left_;
+    stage_.world.after(Duration::zero(), [this, from, to] { strike(from, to); });
+  };
+}
+
+void Story::strike(const std::string& from, const std::string& to) {
+  if (!running(from) || !running(to)) return;
+  stage_.world.note("ambush", wire::to_string(prey_), from, to);
+  switch (dice_.below(4)) {
+    case 0:
+      return cut(from, to, dice_.per_mille(300));
+    case 1:
+      return part(from, to);
+    case 2:
+      return stop_process(to);
+    default: {
+      const std::string& victim = dice_.per_mille(500) ? from : to;
+      kill(victim, dice_.per_mille(300));
+      if (dice_.per_mille(700)) start_again_later(victim);
+    }
   }
 }
 
@@ -226,9 +259,9 @@ void Story::cut(const std::string& one, const std::string& other, bool half_open
 void Story::loosen(std::set<wire::Kind> kinds) {
   auto& conditions = stage_.network.conditions();
   conditions.loose_kinds = std::move(kinds);
-  conditions.drop = 30;
-  conditions.duplicate = 30;
-  conditions.reorder = 100;
+  conditions.drop = 40;
+  conditions.duplicate = 60;
+  conditions.reorder = 300;
 }
 
 }  // namespace hawser::simulation

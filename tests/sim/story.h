@@ -57,6 +57,10 @@ class Story {
   // Until stop_trouble(), faults of the kinds this seed has, one after another.
   void start_trouble();
   void stop_trouble();
+  // Some seeds also wait for frames of one kind, out of these, and strike while one flies; a few
+  // times, or until called off.
+  void lie_in_wait(const std::vector<wire::Kind>& kinds);
+  void call_off() { ambushes_left_ = 0; }
   // Frames of these kinds may be lost, repeated and overtaken.
   void loosen(std::set<wire::Kind> kinds);
 
@@ -70,6 +74,8 @@ class Story {
  private:
   enum class Trouble { Kill, Leave, Stop, Part, Cut, HalfOpen, BadDoors, SlowRendezvous };
   void next_trouble();
+  void strike(const std::string& from, const std::string& to);
+  void start_again_later(const std::string& name);
   void cause(Trouble trouble);
   void stop_process(const std::string& name);
   void part(const std::string& one, const std::string& other);
@@ -78,6 +84,8 @@ class Story {
   const std::uint64_t seed_;
   bool in_trouble_ = false;
   std::vector<Trouble> troubles_;
+  wire::Kind prey_ = wire::Kind::None;
+  int ambushes_left_ = 0;
 };
 
 }  // namespace hawser::simulation

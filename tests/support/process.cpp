@@ -26,8 +26,8 @@ extern char** environ;
 namespace hawser::testing {
 namespace {
 
-using transport::Descriptor;
 using std::chrono::steady_clock;
+using transport::Descriptor;
 
 constexpr std::size_t kLongestMessage = std::size_t{64} << 10;
 constexpr std::string_view kRoleFlag = "--role";
@@ -114,8 +114,8 @@ bool eventually(const std::function<bool()>& condition, Duration patience) {
 
 void Channel::tell(std::string_view message) {
   if (message.size() > kLongestMessage) throw std::length_error("a message of more than 64 KiB");
-  if (::send(socket_.get(), message.data(), message.size(), MSG_NOSIGNAL) < 0 &&
-      errno != EPIPE && errno != ECONNRESET) {
+  if (::send(socket_.get(), message.data(), message.size(), MSG_NOSIGNAL) < 0 && errno != EPIPE &&
+      errno != ECONNRESET) {
     failed("cannot tell '" + std::string(message.substr(0, 80)) + "'");
   }
 }
@@ -182,10 +182,9 @@ Process::Process(const Plan& plan) {
   std::vector<std::string> arguments{"process_tests", std::string(kRoleFlag), plan.role,
                                      std::to_string(::getpid())};
   arguments.insert(arguments.end(), plan.arguments.begin(), plan.arguments.end());
-  const pid_t pid = spawn(std::move(arguments), merged_environment(plan.environment), theirs.get(),
-                          output.get());
-  Descriptor handle =
-      checked(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)), "pidfd_open");
+  const pid_t pid =
+      spawn(std::move(arguments), merged_environment(plan.environment), theirs.get(), output.get());
+  Descriptor handle = checked(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)), "pidfd_open");
   child_ = std::make_unique<Child>(
       Child{plan.role, pid, std::move(handle), std::move(output), std::move(ours), {}});
 }
@@ -241,9 +240,8 @@ Ending Process::wait(Duration patience) {
 std::string Process::output() const {
   std::string said;
   std::array<char, 4096> part{};
-  for (ssize_t size = 0;
-       (size = ::pread(child_->output.get(), part.data(), part.size(),
-                       static_cast<off_t>(said.size()))) > 0;) {
+  for (ssize_t size = 0; (size = ::pread(child_->output.get(), part.data(), part.size(),
+                                         static_cast<off_t>(said.size()))) > 0;) {
     said.append(part.data(), static_cast<std::size_t>(size));
   }
   return said;

@@ -18,11 +18,12 @@
 // the child a copy of every lock and none of the threads.
 namespace hawser::testing {
 
-// How long anything may take that should happen at once. It fails tests that hang, it times nothing.
+// How long anything may take that should happen at once. It fails tests that hang, it times
+// nothing.
 inline constexpr Duration kPatience = std::chrono::seconds(30);
 
-// Whether `condition` becomes true in time; it is asked every millisecond. For what nobody announces,
-// such as the state of a process or of a peer in a report.
+// Whether `condition` becomes true in time; it is asked every millisecond. For what nobody
+// announces, such as the state of a process or of a peer in a report.
 bool eventually(const std::function<bool()>& condition, Duration patience = kPatience);
 
 // A conversation with another process, in messages of at most 64 KiB. tell() is thread-safe.
@@ -81,8 +82,8 @@ class Process {
   std::unique_ptr<Child> child_;
 };
 
-// A process that was started by a child and outlives it comes to us; this one looks after it. Must be
-// called before the child dies.
+// A process that was started by a child and outlives it comes to us; this one looks after it. Must
+// be called before the child dies.
 void adopt_orphans();
 // Ends an orphan and takes it away. Does nothing if it is not ours (yet).
 void bury_orphan(pid_t pid);

@@ -83,8 +83,8 @@ CallHandle Agent::request(Request request, AnswerHandler on_answer) {
       refusal.emplace(ErrorKind::Overloaded, "max_bytes_in_flight_per_peer bytes wait for " +
                                                  quoted(to->name) + " to be reached");
     } else {
-      handle.peer = to;
       handle.place = std::make_shared<Guarded<CallPlace>>();
+      handle.place->lock()->peer = to;
       state->waiting_bytes += call.bytes;
       state->waiting.push_back({handle.place, std::move(call), std::move(request.message)});
     }
@@ -113,7 +113,7 @@ void Agent::cancel(const CallHandle& handle, const Error& why) {
     if (auto session = handle.session.lock()) session->cancel(handle.id, why);
     return;
   }
-  const auto peer = handle.peer.lock();
+  const auto peer = handle.place->lock()->peer.lock();
   if (!peer) return;
   std::optional<WaitingCall> call;
   {
@@ -175,8 +175,10 @@ void Agent::give_up(const std::shared_ptr<Peer>& peer, const Error& why) {
     state->seeking = Peer::Seeking::No;
     state->attempts = 0;
     state->next_pause = {};
-    if (!HAWSER_FAULT(kForgetWaiting)) waiting.swap(state->waiting);
-    state->waiting_bytes = 0;
+    if (!HAWSER_FAULT(kForgetWaiting)) {
+      waiting.swap(state->waiting);
+      state->waiting_bytes = 0;
+    }
   }
   for (WaitingCall& call : waiting) {
     call.call.on_answer(failed(why.about(peer->name, call.call.function)));
@@ -255,9 +257,12 @@ void Agent::found(const std::shared_ptr<Peer>& peer, Result<std::optional<Card>>
       state->seeking = Peer::Seeking::No;
       return;
     }
-    there = card.value().has_value();
+    there = card.value() && !card.value()->endpoints.empty();
     if (!there) {
       lost = state->loss;
+      if (!lost && card.value()) {
+        lost.emplace(ErrorKind::PeerLost, quoted(peer->name) + " has left");
+      }
     } else {
       state->seeking = Peer::Seeking::Connecting;
     }

@@ -49,7 +49,6 @@ struct CallHandle {
   std::weak_ptr<Session> session;
   CallId id{};
   // Or it had to wait for a connection:
-  std::weak_ptr<Peer> peer;
   std::shared_ptr<Guarded<CallPlace>> place;
 };
 
@@ -112,7 +111,8 @@ class Agent final : public transport::Host, public SessionEvents {
 
   // Sends a request, connecting first where needed. `on_answer` is called exactly once.
   CallHandle request(Request request, AnswerHandler on_answer);
-  void cancel(const CallHandle& handle, const Error& why);
+  // Completes the call with `why` and tells the callee. No effect once it is answered.
+  static void cancel(const CallHandle& handle, const Error& why);
   // Session::room_for() of that peer; null when there is no connection.
   std::shared_ptr<Event> room_for(std::string_view to, std::size_t bytes);
 

@@ -71,8 +71,8 @@ std::vector<CallInFlight> Agent::list_calls() const {
       for (const WaitingCall& waiting : state->waiting) {
         std::optional<Duration> remaining;
         if (!waiting.call.deadline.is_never()) remaining = waiting.call.deadline.remaining(now);
-        calls.push_back({CallId{}, waiting.call.function, peer->name,
-                         now - waiting.call.started, remaining, false});
+        calls.push_back({CallId{}, waiting.call.function, peer->name, now - waiting.call.started,
+                         remaining, false});
       }
     }
     if (session) session->list_calls(now, calls);

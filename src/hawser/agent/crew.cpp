@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <iterator>
-#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -33,15 +31,16 @@ PollSeat::Sitter this_thread() {
 
 std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-class FunctionTask final : public Task {
- public:
-  explicit FunctionTask(UniqueFunction<void()> function) : function_(std::move(function)) {}
-  void run() override { function_(); }
-  void refuse(const Error&) override { function_ = nullptr; }
-
- private:
-  UniqueFunction<void()> function_;
-};
+// A task that should not throw, and does.
+void log_thrown() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    log::Line(log::Level::Error, "agent") << "a task threw: " << error.what();
+  } catch (...) {
+    log::Line(log::Level::Error, "agent") << "a task threw something";
+  }
+}
 
 // While it lives, threads that are started block all signals: those belong to the program's own.
 class SignalsBlocked {
@@ -138,8 +137,8 @@ bool Crew::spawn(Roster& roster) {
     return false;
   }
   hand.id = hand.thread.get_id();
-  threads_.fetch_add(1, std::memory_order_seq_cst);
   lookouts_.fetch_add(1, std::memory_order_seq_cst);
+  threads_.fetch_add(1, std::memory_order_seq_cst);
   return true;
 }
 
@@ -189,19 +188,23 @@ bool Crew::one_lookout_fewer() {
 // CREW-1. Called by a lookout before it goes into user code; run_task() makes it one again. False
 // when it has to stay.
 bool Crew::step_away() {
-  bool replaced = one_lookout_fewer();
+  const bool replaced = one_lookout_fewer();
   if (replaced && anchored_.load(std::memory_order_seq_cst)) return true;
   HAWSER_STEP();
   auto roster = roster_.lock();
+  return step_away(*roster, replaced);
+}
+
+bool Crew::step_away(Roster& roster, bool replaced) {
   while (!replaced && !(replaced = one_lookout_fewer())) {
-    const bool may_spawn = !roster->stopping && threads_.load() < options_.max_threads;
-    if (!may_spawn || !spawn(*roster)) return false;
+    const bool may_spawn = !roster.stopping && threads_.load() < options_.max_threads;
+    if (!may_spawn || !spawn(roster)) return false;
   }
-  // There is no anchor. If every lookout that remains is parked, one has to get up; any other one
-  // is awake, and will not sleep elsewhere than on the bell.
-  const std::size_t lying = roster->parked - roster->summoned;
-  if (!roster->anchored && lying > 0 && lookouts_.load(std::memory_order_seq_cst) <= lying) {
-    ++roster->summoned;
+  // If there is no anchor and every lookout that remains is parked, one has to get up. Any other
+  // one is awake, and will not sleep elsewhere than on the bell.
+  const std::size_t lying = roster.parked - roster.summoned;
+  if (!roster.anchored && lying > 0 && lookouts_.load(std::memory_order_seq_cst) <= lying) {
+    ++roster.summoned;
     summons_.notify_one();
   }
   return true;
@@ -217,10 +220,8 @@ void Crew::run_task(Hand& hand, std::shared_ptr<Task> task) {
   }
   try {
     task->run();
-  } catch (const std::exception& error) {
-    log::Line(log::Level::Error, "agent") << "a callback threw: " << error.what();
   } catch (...) {
-    log::Line(log::Level::Error, "agent") << "a callback threw something";
+    log_thrown();
   }
   task.reset();
   hand.running.store(false, std::memory_order_relaxed);
@@ -369,117 +370,11 @@ bool Crew::park(Guarded<Roster>::Held& roster) {
                                           [&] { return roster->summoned > 0 || roster->stopping; });
   --roster->parked;
   if (roster->summoned > 0) --roster->summoned;
-  if (needed || threads_.load() <= kFewestHands || !one_lookout_fewer()) return false;
+  if (needed || threads_.load() <= kFewestHands) return false;
   threads_.fetch_sub(1, std::memory_order_seq_cst);
-  return true;
-}
-
-// ------------------------------------------------------------------------------- the queue
-
-void Crew::submit(std::shared_ptr<Task> task) { enqueue(std::move(task), true); }
-
-void Crew::post(UniqueFunction<void()> task) {
-  enqueue(std::make_shared<FunctionTask>(std::move(task)), true);
-}
-
-void Crew::enqueue(std::shared_ptr<Task> task, bool announce) {
-  std::optional<Error> refusal;
-  {
-    auto roster = roster_.lock();
-    auto& queue = roster->queue;
-    if (roster->stopping) {
-      refusal.emplace(ErrorKind::Invalid, "the node is closed");
-    } else if (queue.size() >= options_.max_queued) {
-      refusal.emplace(ErrorKind::Overloaded,
-                      "max_requests_queued (" + std::to_string(options_.max_queued) + ") reached");
-    } else {
-      queue.push_back(task);
-      queued_.store(queue.size(), std::memory_order_seq_cst);
-      if (no_thread_free() && waits_for_itself(*roster, *task)) {
-        queue.pop_back();
-        queued_.store(queue.size(), std::memory_order_seq_cst);
-        refusal.emplace(thread_limit_error());
-      } else if (announce && roster->parked > roster->summoned) {
-        ++roster->summoned;
-        summons_.notify_one();
-        announce = false;
-      }
-    }
-  }
-  if (refusal) {
-    refused_.fetch_add(1, std::memory_order_relaxed);
-    task->refuse(*refusal);
-  } else if (announce) {
-    announce_queued();
-  }
-}
-
-// A hand that has the seat looks at the queue before it leaves; a waiter does not.
-void Crew::announce_queued() {
-  const auto state = seat_.nudge();
-  if (state != Seat::State::HandPolls && state != Seat::State::HandAway) bell_->ring();
-}
-
-bool Crew::queue_can_be_served() const {
-  return queued_.load(std::memory_order_seq_cst) != 0 && !no_thread_free();
-}
-
-// The next task, for a hand that then has stepped away.
-std::shared_ptr<Task> Crew::take_queued() {
-  if (no_thread_free()) return nullptr;
-  if (!step_away()) {
-    refuse_what_waits_for_itself();
-    return nullptr;
-  }
-  auto roster = roster_.lock();
-  if (roster->queue.empty()) {
-    lookouts_.fetch_add(1, std::memory_order_seq_cst);
-    return nullptr;
-  }
-  auto task = std::move(roster->queue.front());
-  roster->queue.pop_front();
-  queued_.store(roster->queue.size(), std::memory_order_seq_cst);
-  return task;
-}
-
-// For a hand that is not seated.
-bool Crew::run_queued(Hand& hand) {
-  if (queued_.load(std::memory_order_seq_cst) == 0) return false;
-  auto task = take_queued();
-  if (!task) return false;
-  run_task(hand, std::move(task));
-  return true;
-}
-
-bool Crew::waits_for_itself(const Roster& roster, const Task& task) const {
-  return task.chain() != ChainId::None &&
-         std::any_of(roster.hands.begin(), roster.hands.end(), [&](const Hand& hand) {
-           return hand.chain.load(std::memory_order_seq_cst) == number(task.chain());
-         });
-}
-
-Error Crew::thread_limit_error() const {
-  return Error(ErrorKind::Overloaded,
-               "all " + std::to_string(options_.max_threads) +
-                   " threads (max_threads) are taken, and one of them may wait for this call");
-}
-
-// CREW-2: no thread is free, so what waits for one of its own kind would wait for ever.
-void Crew::refuse_what_waits_for_itself() {
-  std::vector<std::shared_ptr<Task>> refused;
-  {
-    auto roster = roster_.lock();
-    if (!no_thread_free()) return;
-    auto& queue = roster->queue;
-    const auto kept = std::stable_partition(queue.begin(), queue.end(), [&](const auto& task) {
-      return !waits_for_itself(*roster, *task);
-    });
-    refused.assign(std::make_move_iterator(kept), std::make_move_iterator(queue.end()));
-    queue.erase(kept, queue.end());
-    queued_.store(queue.size(), std::memory_order_seq_cst);
-  }
-  refused_.fetch_add(refused.size(), std::memory_order_relaxed);
-  for (auto& task : refused) task->refuse(thread_limit_error());
+  if (one_lookout_fewer()) return true;
+  threads_.fetch_add(1, std::memory_order_seq_cst);
+  return false;
 }
 
 // ------------------------------------------------------------------------------- waiting

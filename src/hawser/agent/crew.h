@@ -95,6 +95,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   bool spawn(Roster& roster);
   void work(Hand& hand);
   bool step_away();
+  bool step_away(Roster& roster, bool replaced);
   bool one_lookout_fewer();
   bool no_thread_free() const;
   void run_task(Hand& hand, std::shared_ptr<Task> task);

@@ -107,7 +107,8 @@ void Departure::on(const std::string& from, const wire::Arrival&, const Activity
   if (phase_ == Phase::Asked) pursue(activity);
 }
 
-// Asked by a steward that this node may not know as such yet. It counts only those who turned to it.
+// Asked by a steward that this node may not know as such yet. It counts only those who turned to
+// it.
 void Departure::on(const std::string& from, const wire::Census& census, const Activity& activity) {
   if (phase_ != Phase::Asked || !is_member(from)) return;
   send(from, report_to(from, census.round, activity));
@@ -156,8 +157,8 @@ std::vector<std::string> Departure::waiting_for() const {
   if (!is_steward()) return {steward()};
   for (const auto& [rank, name] : members_) {
     if (name == self_ || lost_.contains(name)) continue;
-    const bool busy = previous_ && previous_->reports.contains(name) &&
-                      previous_->reports.at(name).busy > 0;
+    const bool busy =
+        previous_ && previous_->reports.contains(name) && previous_->reports.at(name).busy > 0;
     if (!arrived_.contains(name) || busy) names.push_back(name);
   }
   return names;
@@ -188,8 +189,7 @@ void Departure::forget_census() {
 }
 
 void Departure::start_round(const Activity& activity) {
-  round_.emplace();
-  round_->number = next_round_++;
+  round_ = Round{next_round_++, {}};
   wire::CensusReport own = report_to(self_, round_->number, activity);
   own.round = 0;
   round_->reports.emplace(self_, own);

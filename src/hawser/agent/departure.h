@@ -29,8 +29,8 @@ namespace hawser::agent {
 // At rest: in two rounds of the census running nobody was busy and nobody's counts or connections
 // changed, and as many calls were received as sent. Counts are kept per open connection, so calls
 // lost with a connection are in neither sum. Where the sums do not agree although members are lost
-// (one that only the steward cannot see may still be connected to others), twenty unchanged rounds, a
-// tick apart, are taken for rest: a call does not fly that long on a connection that lives.
+// (one that only the steward cannot see may still be connected to others), twenty unchanged rounds,
+// a tick apart, are taken for rest: a call does not fly that long on a connection that lives.
 //
 // Every message may be lost, repeated or late: it is sent again at each tick while it matters.
 //
@@ -38,8 +38,7 @@ namespace hawser::agent {
 class Departure {
  public:
   using Members = std::map<std::uint32_t, std::string>;  // by rank
-  using Message =
-      std::variant<wire::Arrival, wire::Census, wire::CensusReport, wire::Dismissal>;
+  using Message = std::variant<wire::Arrival, wire::Census, wire::CensusReport, wire::Dismissal>;
 
   struct Send {
     std::string to;
@@ -86,7 +85,7 @@ class Departure {
   enum class Phase { Serving, Asked, Dismissing, Finished };
 
   struct Round {
-    std::uint64_t number = 0;
+    std::uint64_t number;
     std::map<std::string, wire::CensusReport> reports;  // with `round` zero, to be compared
   };
   struct LastReport {
@@ -129,11 +128,11 @@ class Departure {
 
   // Of the steward.
   std::uint64_t next_round_ = 1;
-  std::optional<Round> round_;     // being asked
-  std::optional<Round> previous_;  // complete
-  unsigned unchanged_ = 0;         // rounds in a row
-  bool hurried_ = false;           // the last round was started without waiting for a tick
-  bool waits_for_tick_ = false;    // the next one is not
+  std::optional<Round> round_;        // being asked
+  std::optional<Round> previous_;     // complete
+  unsigned unchanged_ = 0;            // rounds in a row
+  bool hurried_ = false;              // the last round was started without waiting for a tick
+  bool waits_for_tick_ = false;       // the next one is not
   std::set<std::string> still_here_;  // while Dismissing
   std::vector<std::string> left_behind_;
   unsigned ticks_dismissing_ = 0;

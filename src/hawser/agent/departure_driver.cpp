@@ -21,8 +21,8 @@ std::optional<Departure::Message> departure_message(const wire::Message& message
 
 }  // namespace
 
-DepartureDriver::DepartureDriver(std::string self, Agent& agent, const Clock& clock,
-                                 Timers& timers, Duration tick)
+DepartureDriver::DepartureDriver(std::string self, Agent& agent, const Clock& clock, Timers& timers,
+                                 Duration tick)
     : self_(std::move(self)),
       agent_(agent),
       clock_(clock),

@@ -22,7 +22,8 @@ class DepartureDriver {
                   Duration tick = std::chrono::milliseconds(100));
 
   // Asks to leave. `done` is called once, on whichever thread learns that the world has ended; not
-  // at all after cancel(). Throws Error(Invalid) the second time, and for a world without this node.
+  // at all after cancel(). Throws Error(Invalid) the second time, and for a world without this
+  // node.
   void begin(Departure::Members members, Done done);
   // The node closes without waiting for the others any longer.
   void cancel();

@@ -31,7 +31,8 @@ class Directory {
   // Publishes the card under a new incarnation, higher than any that this name ever had, and returns
   // it filled in.
   virtual void join(Card card, UniqueFunction<void(Result<Card>)> done) = 0;
-  // The card of that name, or nothing if nobody of that name has joined (or the last one left).
+  // The card of that name; without endpoints if it has left; nothing if nobody of that name has
+  // ever joined.
   virtual void look_up(std::string name,
                        UniqueFunction<void(Result<std::optional<Card>>)> done) = 0;
   // Takes the card back; best effort.

@@ -8,14 +8,14 @@ namespace hawser::agent {
 
 IncomingCall::IncomingCall(wire::InFrame frame, wire::ReceivedCall call, std::string caller,
                            Deadline deadline, std::shared_ptr<AnswerPath> path,
-                           RequestHandler& handler, bool brief)
+                           RequestHandler& handler, Preparation preparation)
     : frame_(std::move(frame)),
       call_(std::move(call)),
       caller_(std::move(caller)),
       deadline_(deadline),
       path_(std::move(path)),
       handler_(handler),
-      brief_(brief) {}
+      preparation_(std::move(preparation)) {}
 
 IncomingCall::~IncomingCall() {
   fail(Error(ErrorKind::Remote, "the handler dropped the call without answering it"));

@@ -15,14 +15,20 @@ namespace hawser::agent {
 
 class IncomingCall;
 
-// Runs requests: the upper layers. Both are called on hands of the crew.
+// What is known about a request before it runs.
+struct Preparation {
+  std::shared_ptr<void> target;  // whatever the handler wants to find again in handle()
+  bool brief = false;            // known to return within microseconds
+};
+
+// Runs requests: the upper layers.
 class RequestHandler {
  public:
   virtual ~RequestHandler() = default;
-  // Runs user code. Answers through `call`, now or later, from any thread.
+  // On the thread that received the request: must be quick, and not run user code.
+  virtual Preparation prepare(const wire::ReceivedCall& call) const = 0;
+  // On a hand of the crew: runs user code. Answers through `call`, now or later, from any thread.
   virtual void handle(std::shared_ptr<IncomingCall> call) = 0;
-  // Whether the function is known to return within microseconds. Must not run user code.
-  virtual bool is_brief(const wire::ReceivedCall& call) const = 0;
 };
 
 // Where answers go: the session the call came from. False when it is closed.
@@ -44,12 +50,13 @@ class IncomingCall final : public transport::Task,
                            public std::enable_shared_from_this<IncomingCall> {
  public:
   IncomingCall(wire::InFrame frame, wire::ReceivedCall call, std::string caller, Deadline deadline,
-               std::shared_ptr<AnswerPath> path, RequestHandler& handler, bool brief);
+               std::shared_ptr<AnswerPath> path, RequestHandler& handler, Preparation preparation);
   ~IncomingCall() override;
 
   const wire::ReceivedCall& call() const { return call_; }
   wire::ReceivedPayload& payload() { return call_.payload; }  // may be moved from, once
   const std::string& caller() const { return caller_; }
+  const std::shared_ptr<void>& target() const { return preparation_.target; }
   Deadline deadline() const { return deadline_; }
 
   // The first one counts. False when the call had been answered, or nobody waits any more.
@@ -70,7 +77,7 @@ class IncomingCall final : public transport::Task,
   void run() override;
   void refuse(const Error& why) override { fail(why); }
   ChainId chain() const override { return call_.chain; }
-  bool brief() const override { return brief_; }
+  bool brief() const override { return preparation_.brief; }
 
  private:
   bool claim_answer();
@@ -81,7 +88,7 @@ class IncomingCall final : public transport::Task,
   const Deadline deadline_;
   const std::shared_ptr<AnswerPath> path_;
   RequestHandler& handler_;
-  const bool brief_;
+  const Preparation preparation_;
   std::atomic<bool> answered_{false};
   std::atomic<bool> cancelled_{false};
   Guarded<std::vector<UniqueFunction<void()>>> on_cancel_;

@@ -30,7 +30,7 @@ class RecordingPath final : public AnswerPath {
 class KeepingHandler final : public RequestHandler {
  public:
   void handle(std::shared_ptr<IncomingCall> call) override { handled.push_back(std::move(call)); }
-  bool is_brief(const wire::ReceivedCall&) const override { return false; }
+  Preparation prepare(const wire::ReceivedCall&) const override { return {}; }
 
   std::vector<std::shared_ptr<IncomingCall>> handled;
 };
@@ -43,7 +43,7 @@ class IncomingCallTest : public ::testing::Test {
     call.function = "f";
     call.one_way = one_way;
     return std::make_shared<IncomingCall>(wire::InFrame{}, std::move(call), "caller",
-                                          Deadline::never(), path_, handler_, false);
+                                          Deadline::never(), path_, handler_, Preparation{});
   }
 
   std::shared_ptr<RecordingPath> path_ = std::make_shared<RecordingPath>();

@@ -13,8 +13,11 @@
 
 namespace hawser::agent {
 
+class Peer;
+
 // Where a call that had to wait for a connection has got to; shared with whoever may cancel it.
 struct CallPlace {
+  std::weak_ptr<Peer> peer;
   std::weak_ptr<Session> session;  // once it was sent
   CallId id{};
   std::optional<Error> cancelled;  // meanwhile

@@ -49,6 +49,7 @@ Session::Session(std::shared_ptr<transport::Link> link, const Clock& clock, cons
 CallId Session::call(OutstandingCall call, wire::Call message) {
   const Deadline deadline = call.deadline;
   const bool one_way = message.one_way;
+  const std::size_t backlog = one_way ? link_->stats().bytes_queued : 0;  // no answer tells more
   // Before it can be answered, and so taken off again.
   bytes_in_flight_.fetch_add(call.bytes, std::memory_order_seq_cst);
   std::optional<Error> refusal;
@@ -57,6 +58,8 @@ CallId Session::call(OutstandingCall call, wire::Call message) {
     auto tables = tables_.lock();
     if (tables->closed) {
       refusal = tables->closed;
+    } else if (one_way && backlog > limits_.max_bytes_in_flight_per_peer) {
+      refusal.emplace(ErrorKind::Overloaded, "max_bytes_in_flight_per_peer bytes wait to be sent");
     } else if (!(id = tables->outgoing.open(call))) {
       refusal.emplace(ErrorKind::Overloaded, "max_calls_per_peer (" +
                                                  std::to_string(limits_.max_calls_per_peer) +
@@ -140,7 +143,6 @@ void Session::cancel(CallId id, const Error& why) {
 // ------------------------------------------------------------------------------- receiving
 
 std::shared_ptr<transport::Task> Session::on_frame(wire::InFrame frame) {
-  frames_received_.fetch_add(1, std::memory_order_relaxed);
   Result<wire::Message> decoded = wire::decode(frame);
   if (!decoded.ok()) {
     log::Line(log::Level::Warning, "agent")
@@ -202,17 +204,15 @@ std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame frame,
           : Deadline::after(clock_, std::chrono::microseconds(static_cast<std::int64_t>(
                                         std::min<std::uint64_t>(call.budget_us, INT64_MAX / 2000))));
   const CallId id = call.id;
-  Serving serving{.call = {}, .started = now, .deadline = deadline,
-                  .function = std::string(call.function)};
-  const bool brief = handler_.is_brief(call);
+  Preparation preparation = handler_.prepare(call);
   auto incoming = std::make_shared<IncomingCall>(std::move(frame), std::move(call), peer().name,
-                                                 deadline, shared_from_this(), handler_, brief);
-  serving.call = incoming;
+                                                 deadline, shared_from_this(), handler_,
+                                                 std::move(preparation));
   bool known = false, full = false;
   {
     auto tables = tables_.lock();
     full = tables->incoming.size() >= limits_.max_calls_per_peer;
-    if (!full) known = !tables->incoming.emplace(number(id), std::move(serving)).second;
+    if (!full) known = !tables->incoming.emplace(number(id), Serving{incoming, now, deadline}).second;
   }
   if (known) {
     incoming->disown();  // the id is that of the first
@@ -284,18 +284,19 @@ Deadline Session::sweep(TimePoint now) {
 }
 
 Liveness Session::check_health(TimePoint now) {
-  const std::uint64_t received = frames_received_.load(std::memory_order_relaxed);
+  // Bytes of a frame that is still arriving prove life too: a large tensor takes its time.
+  const std::uint64_t received = link_->stats().bytes_received;
   const std::uint64_t sent = frames_sent_.load(std::memory_order_relaxed);
   const auto pulse = link_->pulse();
   bool heartbeat_due = false;
   Liveness verdict;
   {
     auto health = health_.lock();
-    if (received != health->frames_received || (pulse && pulse != health->pulse)) {
+    if (received != health->bytes_received || (pulse && pulse != health->pulse)) {
       health->detector.heard(now);
     }
     heartbeat_due = !pulse && sent == health->frames_sent;
-    health->frames_received = received;
+    health->bytes_received = received;
     health->frames_sent = sent;
     health->pulse = pulse;
     verdict = HAWSER_FAULT(kNeverSuspect) ? Liveness::Alive : health->detector.judge(now);
@@ -367,14 +368,18 @@ void Session::list_calls(TimePoint now, std::vector<CallInFlight>& out) const {
     if (deadline.is_never()) return std::nullopt;
     return deadline.remaining(now);
   };
+  std::vector<std::shared_ptr<IncomingCall>> kept;  // die after the lock is released
   auto tables = tables_.lock();
   tables->outgoing.for_each([&](CallId id, const OutstandingCall& call) {
     out.push_back({id, call.function, peer().name, now - call.started, remaining(call.deadline),
                    false});
   });
   for (const auto& [id, serving] : tables->incoming) {
-    out.push_back({CallId{id}, serving.function, peer().name, now - serving.started,
-                   remaining(serving.deadline), true});
+    auto call = serving.call.lock();
+    if (!call) continue;
+    out.push_back({CallId{id}, std::string(call->call().function), peer().name,
+                   now - serving.started, remaining(serving.deadline), true});
+    kept.push_back(std::move(call));
   }
 }
 

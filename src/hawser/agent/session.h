@@ -105,7 +105,6 @@ class Session final : public transport::FrameSink,
     std::weak_ptr<IncomingCall> call;
     TimePoint started;
     Deadline deadline;
-    std::string function;
   };
   struct Tables {
     explicit Tables(std::size_t limit) : outgoing(limit) {}
@@ -133,7 +132,6 @@ class Session final : public transport::FrameSink,
   std::atomic<std::size_t> bytes_in_flight_{0};  // of calls sent and not answered
   std::atomic<bool> somebody_wants_room_{false};
   Guarded<std::vector<std::shared_ptr<Event>>> wanting_room_;
-  std::atomic<std::uint64_t> frames_received_{0};
   std::atomic<std::uint64_t> frames_sent_{0};
   std::atomic<std::uint64_t> calls_sent_{0};
   std::atomic<std::uint64_t> calls_received_{0};
@@ -141,7 +139,7 @@ class Session final : public transport::FrameSink,
   std::atomic<Liveness> liveness_{Liveness::Alive};
   struct Health {
     FailureDetector detector;
-    std::uint64_t frames_received = 0;  // at the last check
+    std::uint64_t bytes_received = 0;  // at the last check
     std::uint64_t frames_sent = 0;
     std::optional<std::uint64_t> pulse{};
   };

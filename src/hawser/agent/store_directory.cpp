@@ -80,7 +80,7 @@ struct StoreDirectory::Shared {
       {
         auto held = state.lock();
         changed.wait(held, [&] { return held->stopping || !held->questions.empty(); });
-        if (held->stopping) break;
+        if (held->questions.empty()) break;
         question = std::move(held->questions.front());
         held->questions.pop_front();
       }
@@ -149,12 +149,10 @@ void StoreDirectory::start() {
 
 void StoreDirectory::stop(Deadline deadline) {
   if (!thread_.joinable()) return;
-  std::deque<UniqueFunction<void(WorldStore&)>> dropped;
   bool ended = false;
   {
     auto held = shared_->state.lock();
     held->stopping = true;
-    dropped.swap(held->questions);
     shared_->changed.notify_all();
     ended = deadline.is_never()
                 ? (shared_->changed.wait(held, [&] { return held->ended; }), true)
@@ -193,7 +191,7 @@ void StoreDirectory::look_up(std::string name,
     try {
       const auto text = store.get("card/" + name);
       std::optional<Card> card;
-      if (text && !text->empty()) card = read_card(*text);
+      if (text) card = text->empty() ? Card{.name = name, .endpoints = {}} : read_card(*text);
       done(std::move(card));
     } catch (const Error& error) {
       done(error);

@@ -37,8 +37,8 @@ class StoreDirectory final : public Directory {
   std::optional<std::string> name_of_rank(std::uint32_t rank);
 
   void start();
-  // What is still queued is dropped, its callbacks with it. Waits for the question that is being
-  // asked, at most until the deadline. Idempotent.
+  // Takes no more questions, and waits for those that are queued, at most until the deadline.
+  // Idempotent.
   void stop(Deadline deadline);
 
   void join(Card card, UniqueFunction<void(Result<Card>)> done) override;

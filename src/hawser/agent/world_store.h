@@ -6,9 +6,9 @@
 
 namespace hawser::agent {
 
-// The few keys through which the nodes of a world find each other. Any thread, one call at a time
-// is enough; calls may block for as long as the store's own time-out. Every method throws Error
-// (PeerLost) when the store cannot be reached.
+// The few keys through which the nodes of a world find each other. Thread-safe; calls may block for
+// as long as the store's own time-out. Every method throws Error(PeerLost) when the store cannot be
+// reached.
 class WorldStore {
  public:
   virtual ~WorldStore() = default;

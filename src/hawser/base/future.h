@@ -43,8 +43,8 @@ struct FutureState {
   const std::shared_ptr<Scheduler> scheduler;
   const Deadline deadline;
   Event settled;
-  std::atomic<bool> claimed{false};   // by the one who settles it
-  std::optional<Outcome> outcome;     // written by that one, before `settled`
+  std::atomic<bool> claimed{false};  // by the one who settles it
+  std::optional<Outcome> outcome;    // written by that one, before `settled`
   Guarded<Callbacks> callbacks;
   Guarded<UniqueFunction<void()>> canceller;
 
@@ -60,9 +60,8 @@ struct FutureState {
     auto waiting = std::move(callbacks->waiting);
     callbacks.unlock();
     for (auto& callback : waiting) {
-      self->scheduler->post([self, callback = std::move(callback)]() mutable {
-        callback(*self->outcome);
-      });
+      self->scheduler->post(
+          [self, callback = std::move(callback)]() mutable { callback(*self->outcome); });
     }
     return true;
   }
@@ -76,9 +75,8 @@ struct FutureState {
         return;
       }
     }
-    self->scheduler->post([self, callback = std::move(callback)]() mutable {
-      callback(*self->outcome);
-    });
+    self->scheduler->post(
+        [self, callback = std::move(callback)]() mutable { callback(*self->outcome); });
   }
 
   static void cancel(const std::shared_ptr<FutureState>& self) {
@@ -208,7 +206,8 @@ class Promise {
   }
   void fail(Error error) { detail::FutureState<T>::settle(state_, std::move(error)); }
 
-  // With what `produce` returns or throws. What is thrown and is not an Error becomes Error(Remote).
+  // With what `produce` returns or throws. What is thrown and is not an Error becomes
+  // Error(Remote).
   template <class F>
   void settle_with(F produce) {
     try {

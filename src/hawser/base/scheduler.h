@@ -13,8 +13,8 @@ namespace hawser {
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
-  // Runs `task` soon, on a thread of the scheduler. After the scheduler has stopped the task is
-  // dropped unrun.
+  // Runs `task` soon, on a thread of the scheduler; once it has stopped, here or on the thread that
+  // stops it.
   virtual void post(UniqueFunction<void()> task) = 0;
   // Returns when the event has happened (true) or the deadline has passed (false).
   virtual bool wait(Event& event, Deadline deadline) = 0;

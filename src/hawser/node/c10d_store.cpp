@@ -147,6 +147,10 @@ std::shared_ptr<WorldStore> use_store(c10::intrusive_ptr<c10d::Store> store) {
       c10::make_intrusive<c10d::PrefixStore>("hawser", std::move(store)));
 }
 
+std::string rendezvous_host(const std::string& url) {
+  return split_host_port(url, std::string_view(url).substr(std::strlen("tcp://"))).host;
+}
+
 std::shared_ptr<WorldStore> open_rendezvous(const std::string& url, RendezvousOptions& options) {
   const auto scheme_end = url.find("://");
   if (scheme_end == std::string::npos) unusable(url, "expected tcp://, file:// or env://");

@@ -76,6 +76,10 @@ Node::Machinery::~Machinery() = default;
 
 bool Node::Machinery::inherited() const { return ::getpid() != process_; }
 
+void Node::Machinery::refuse_if_inherited() const {
+  if (inherited()) invalid("the node '" + options_.name + "' belongs to the parent process");
+}
+
 std::shared_ptr<agent::WorldStore> Node::Machinery::open_store() {
   if (options_.store) return options_.store;
   if (options_.rendezvous.empty()) invalid("neither a rendezvous nor a store is given");
@@ -115,8 +119,10 @@ void Node::Machinery::open_transports() {
   tcp.advertised_host = options_.advertised_host;
   tcp.tls = options_.tls;
   if (options_.rendezvous.starts_with("tcp://")) {
-    const std::string rest = options_.rendezvous.substr(6);
-    tcp.towards = rest.substr(0, rest.rfind(':'));
+    tcp.towards = rendezvous_host(options_.rendezvous);
+    if (tcp.towards.starts_with('[') && tcp.towards.ends_with(']')) {  // IPv6 in a URL
+      tcp.towards = tcp.towards.substr(1, tcp.towards.size() - 2);
+    }
   } else if (options_.rendezvous.starts_with("env://") && std::getenv("MASTER_ADDR")) {
     tcp.towards = std::getenv("MASTER_ADDR");
   }
@@ -349,8 +355,8 @@ void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
   const CallContext context(*node_, call);
   switch (call->call().target) {
     case wire::TargetKind::Function:
-      if (const auto function = find(call->call().function)) {
-        function->run(context);
+      if (call->target()) {
+        static_cast<Function*>(call->target().get())->run(context);
       } else {
         call->fail(Error(ErrorKind::Invalid, "'" + options_.name + "' serves no function named '" +
                                                  std::string(call->call().function) + "'"));
@@ -394,10 +400,11 @@ void Node::Machinery::run_operator(const CallContext& context) {
   }
 }
 
-bool Node::Machinery::is_brief(const wire::ReceivedCall& call) const {
-  if (call.target != wire::TargetKind::Function) return false;
-  const auto function = find(call.function);
-  return function && function->is_brief();
+agent::Preparation Node::Machinery::prepare(const wire::ReceivedCall& call) const {
+  if (call.target != wire::TargetKind::Function) return {};
+  auto function = find(call.function);
+  const bool brief = function && function->is_brief();
+  return {std::move(function), brief};
 }
 
 std::shared_ptr<Function> Node::Machinery::find(std::string_view name) const {
@@ -407,6 +414,7 @@ std::shared_ptr<Function> Node::Machinery::find(std::string_view name) const {
 }
 
 void Node::Machinery::add(std::shared_ptr<Function> function) {
+  refuse_if_inherited();
   const std::string& name = function->name();
   if (name.empty() || name.size() > wire::kMaxFunctionBytes || is_operator(name)) {
     invalid("a function's name must be 1 to " + std::to_string(wire::kMaxFunctionBytes) +
@@ -417,6 +425,7 @@ void Node::Machinery::add(std::shared_ptr<Function> function) {
 }
 
 bool Node::Machinery::withdraw(std::string_view name) {
+  refuse_if_inherited();
   std::shared_ptr<Function> withdrawn;  // dies after the lock
   const std::unique_lock lock(functions_mutex_);
   const auto found = functions_.find(name);
@@ -446,6 +455,7 @@ void Node::Machinery::outstanding_changed(int by) {
 void Node::Machinery::beat() { bell_->beat(); }
 
 NodeReport Node::Machinery::report() const {
+  refuse_if_inherited();
   NodeReport report;
   report.name = options_.name;
   report.incarnation = number(agent_->incarnation());

@@ -42,6 +42,7 @@ class Node::Machinery final : public agent::Workshop,
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   // In a forked child everything but the memory is gone.
   bool inherited() const;
+  void refuse_if_inherited() const;  // throws Error(Invalid)
 
   void add(std::shared_ptr<Function> function);
   bool withdraw(std::string_view name);
@@ -70,7 +71,7 @@ class Node::Machinery final : public agent::Workshop,
 
   // agent::RequestHandler
   void handle(std::shared_ptr<agent::IncomingCall> call) override;
-  bool is_brief(const wire::ReceivedCall& call) const override;
+  agent::Preparation prepare(const wire::ReceivedCall& call) const override;
 
  private:
   struct NameHash {

@@ -82,9 +82,7 @@ Deadline Node::deadline_for(const CallOptions& options) const {
 UniqueFunction<void()> Node::send_raw(const CallOptions& options, Deadline deadline,
                                       wire::TargetKind target, Prepared prepared,
                                       RawHandler handler) {
-  if (machinery_->inherited()) {
-    throw Error(ErrorKind::Invalid, "the node '" + name() + "' belongs to the parent process");
-  }
+  machinery_->refuse_if_inherited();
   if (!machinery_->await_room(options.to, prepared.payload, deadline)) {
     agent::Answer answer;
     answer.error = Error(ErrorKind::Overloaded,
@@ -99,22 +97,19 @@ UniqueFunction<void()> Node::send_raw(const CallOptions& options, Deadline deadl
   message.payload = std::move(prepared.payload);
   const auto handle =
       machinery_->request(options, deadline, std::move(message), std::move(handler));
-  const std::weak_ptr<Machinery> machinery = machinery_;
-  const auto cancel = [machinery, handle](const char* why) {
-    if (const auto alive = machinery.lock()) {
-      alive->agent().cancel(handle, Error(ErrorKind::Cancelled, why));
-    }
-  };
   if (const CallContext* serving = current_call()) {
-    serving->on_cancel([cancel] { cancel("the call that made it was cancelled"); });
+    serving->on_cancel([handle] {
+      agent::Agent::cancel(
+          handle, Error(ErrorKind::Cancelled, "the call that made this one was cancelled"));
+    });
   }
-  return [cancel] { cancel("cancelled by the caller"); };
+  return [handle] {
+    agent::Agent::cancel(handle, Error(ErrorKind::Cancelled, "cancelled by the caller"));
+  };
 }
 
 void Node::send_notice(std::string_view to, std::string_view function, wire::Payload payload) {
-  if (machinery_->inherited()) {
-    throw Error(ErrorKind::Invalid, "the node '" + name() + "' belongs to the parent process");
-  }
+  machinery_->refuse_if_inherited();
   wire::Call message;
   message.function = function;
   message.payload = std::move(payload);

@@ -24,19 +24,19 @@ inline constexpr Duration kForever = Duration::max();
 // How a node starts. Only the name and a rendezvous are needed.
 struct NodeOptions {
   // Unique in the world; letters, digits, '-', '_', ':' and '.', at most 128.
-  std::string name;
+  std::string name{};
 
   // Where the nodes of a world find each other: tcp://host:port, file:///path or env://; see
   // node/c10d_store.h. Or any store object: use_store(my_store).
-  std::string rendezvous;
-  std::shared_ptr<agent::WorldStore> store;
+  std::string rendezvous{};
+  std::shared_ptr<agent::WorldStore> store{};
   // How long to wait for the rendezvous itself.
   Duration rendezvous_timeout = std::chrono::seconds(60);
 
   // Given together: a world of fixed size. Without world_size nodes join and leave at any time.
   // Rank 0 hosts a tcp:// rendezvous.
-  std::optional<std::uint32_t> rank;
-  std::optional<std::uint32_t> world_size;
+  std::optional<std::uint32_t> rank{};
+  std::optional<std::uint32_t> world_size{};
 
   // Of a call that gives no other.
   Duration call_timeout = std::chrono::seconds(60);
@@ -45,20 +45,20 @@ struct NodeOptions {
   std::vector<std::string> transports = {"shm", "tcp"};
   // Which addresses tcp listens on; see transport/tcp/tcp_transport.h. Unset: HAWSER_SOCKET_IFNAME and
   // its relatives, else the address that routes to the rendezvous, else loopback.
-  std::string address;
-  std::string interfaces;
+  std::string address{};
+  std::string interfaces{};
   std::uint16_t port = 0;
-  std::string advertised_host;
+  std::string advertised_host{};
 
   // Who knows it may join. Taken from here, else from HAWSER_TOKEN, else from the file (mode 0600)
   // that `token_file` or HAWSER_TOKEN_FILE names, else agreed through the rendezvous. See
   // docs/security.md for what each protects.
-  std::string token;
-  std::string token_file;
-  std::optional<TlsOptions> tls;
+  std::string token{};
+  std::string token_file{};
+  std::optional<TlsOptions> tls{};
 
-  FailureDetectorOptions failure_detector;
-  Limits limits;
+  FailureDetectorOptions failure_detector{};
+  Limits limits{};
   // How long a thread looks on before it sleeps; 0 never, at most 200 us.
   Duration spin_limit = std::chrono::microseconds(50);
 };

@@ -178,6 +178,8 @@ bool PollSet::next(Arrival& arrival) {
       } else if (++burst_ >= kMaxBurst) {
         burst_ = 0;
         ++cursor_;
+        // Sockets too get their turn beside a ring that never runs dry.
+        if (socket_links_.load(std::memory_order_relaxed) != 0) look_at_sockets();
       }
       return true;
     }

@@ -24,6 +24,8 @@ class Task {
   // The chain of calls it belongs to, if any: a chain that already holds a thread here must not
   // wait for another one when there are no more.
   virtual ChainId chain() const { return ChainId::None; }
+  // Whether it may be refused because too many wait already.
+  virtual bool may_be_shed() const { return true; }
   // Whether it is known to return within microseconds.
   virtual bool brief() const { return false; }
 };

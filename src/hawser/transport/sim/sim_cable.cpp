@@ -7,9 +7,6 @@
 namespace hawser::transport::sim {
 namespace {
 
-// Closing with frames on their way sometimes resets the connection, and the frames are lost.
-constexpr unsigned kCloseResets = 250;
-
 wire::InFrame copy_of(const wire::InFrame& frame) {
   wire::InFrame copy{frame.kind, wire::BodyBytes(frame.body.size()), frame.segments};
   if (frame.body.size() > 0) {
@@ -36,6 +33,9 @@ bool SimCable::send(Side from, wire::InFrame frame) {
   auto ends = ends_.lock();
   if (ends->end[from].closed || ends->end[from].ended) return false;
   if (ends->severed) return true;
+  if (network_.on_sent) {
+    network_.on_sent(frame.kind, processes_[from]->name(), processes_[to]->name());
+  }
   auto& flying = ends->end[to].flying;
   if (!loopback_ && network_.conditions().loose_kinds.contains(frame.kind)) {
     send_loosely(to, flying, std::move(frame));
@@ -70,9 +70,8 @@ void SimCable::send_loosely(Side to, std::deque<wire::InFrame>& flying, wire::In
 }
 
 void SimCable::schedule_delivery(Side to) {
-  network_.world().after(network_.draw_delay(), [self = shared_from_this(), to] {
-    self->deliver(to);
-  });
+  network_.world().after(network_.draw_delay(),
+                         [self = shared_from_this(), to] { self->deliver(to); });
 }
 
 // One frame, or the end of the stream. Whichever event comes first delivers the oldest frame, so
@@ -133,16 +132,15 @@ void SimCable::close(Side side) {
     flying.swap(own.flying);
     if (!loopback_ && !ends->severed) {
       End& end = ends->end[other(side)];
-      if (!end.flying.empty() && network_.per_mille(kCloseResets)) {
+      if (!end.flying.empty() && network_.per_mille(network_.conditions().close_resets)) {
         lose_tail(end.flying, Mishap::Cut);
       }
       end.ends_after_flying = true;
       schedule_delivery(other(side));
     }
   }
-  network_.world().after(Duration::zero(), [self = shared_from_this(), side] {
-    self->announce(side);
-  });
+  network_.world().after(Duration::zero(),
+                         [self = shared_from_this(), side] { self->announce(side); });
 }
 
 void SimCable::on_ready(Side side, std::function<void()> callback) {

@@ -53,8 +53,8 @@ class SimDoor final : public std::enable_shared_from_this<SimDoor> {
   void succeed(Number number, PeerIdentity peer);
   void fail(Number number, ConnectFailure failure);
   void turn_away(Number number, const std::string& why);
-  void watch(const std::shared_ptr<SimCable>& cable, SimCable::Side side, void (SimDoor::*next)(Number),
-             Number number);
+  void watch(const std::shared_ptr<SimCable>& cable, SimCable::Side side,
+             void (SimDoor::*next)(Number), Number number);
 
   SimNetwork& network_;
   const std::shared_ptr<SimProcess> process_;

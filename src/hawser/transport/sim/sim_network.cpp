@@ -38,7 +38,6 @@ void SimNetwork::cut(const std::string& one, const std::string& other, Duration 
     if (!cable->joins(one, other)) continue;
     const bool one_is_first = cable->process(0)->name() == one;
     cable->cut(one_is_first ? one_learns : other_learns, one_is_first ? other_learns : one_learns);
-    if (on_broken) on_broken(one, other);
   }
 }
 
@@ -68,8 +67,9 @@ bool SimNetwork::parted(const std::string& one, const std::string& other) const 
 
 void SimNetwork::kill(SimProcess& process, bool host_vanishes) {
   world_.note("killed", process.name(), host_vanishes ? "with its host" : "alone");
-  process.kill();
+  // First, so that what dies with the process cannot send any more.
   for (const auto& cable : live_cables()) cable->process_killed(process, host_vanishes);
+  process.kill();
 }
 
 // ---------------------------------------------------------------------------------- doors, cables

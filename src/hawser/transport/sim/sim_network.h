@@ -39,6 +39,7 @@ struct NetworkConditions {
   Duration longest_delay = std::chrono::microseconds(500);
   unsigned connect_refused = 0;  // nobody answers the door although somebody is in
   unsigned connect_lost = 0;     // the attempt vanishes, and ends by its deadline
+  unsigned close_resets = 0;     // closing loses frames that are on their way
   // Breaks the promise of order and exactly-once (LINK-1), for frames of these kinds: a test of
   // what protocols do with messages that are lost, repeated or late.
   std::set<wire::Kind> loose_kinds;
@@ -73,8 +74,9 @@ class SimNetwork {
   // all; then whatever they send is lost as well.
   void kill(SimProcess& process, bool host_vanishes);
 
-  // Told when a connection between these two was broken by a fault.
-  std::function<void(const std::string&, const std::string&)> on_broken;
+  // Told of every frame that is sent, while it flies: a fault can then be timed to meet it. Must
+  // not act at once; an event after no time comes early enough.
+  std::function<void(wire::Kind kind, const std::string& from, const std::string& to)> on_sent;
 
   using MishapCounts = std::map<std::pair<wire::Kind, Mishap>, std::uint64_t>;
   const MishapCounts& mishaps() const { return mishaps_; }

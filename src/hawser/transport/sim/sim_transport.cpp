@@ -89,8 +89,7 @@ void SimDoor::send(SimCable& cable, SimCable::Side from, std::vector<std::byte> 
 void SimDoor::connect(const std::string& address, std::string_view peer_name, Deadline deadline,
                       UniqueFunction<void(ConnectOutcome)> done) {
   const Number number = next_number_++;
-  Attempt attempt{address,
-                  InitiatorHandshake(host_.identity(), std::string(peer_name), random_),
+  Attempt attempt{address, InitiatorHandshake(host_.identity(), std::string(peer_name), random_),
                   std::move(done)};
   if (closed_) {
     process_->post([done = std::move(attempt.done)]() mutable {
@@ -187,10 +186,10 @@ void SimDoor::let_in(const std::shared_ptr<SimCable>& cable) {
   if (visitors_.size() >= limits_.max_handshakes) return cable->close(kAcceptor);
   const Number number = next_number_++;
   Visitor visitor{AcceptorHandshake(host_, random_, wire::Welcome{}), cable};
-  visitor.timer = process_->schedule_after(
-      options_.handshake_timeout, if_alive([number](SimDoor& door) {
-        door.turn_away(number, "the handshake was not finished in time");
-      }));
+  visitor.timer =
+      process_->schedule_after(options_.handshake_timeout, if_alive([number](SimDoor& door) {
+                                 door.turn_away(number, "the handshake was not finished in time");
+                               }));
   visitors_.emplace(number, std::move(visitor));
   watch(cable, kAcceptor, &SimDoor::continue_visit, number);
 }
@@ -222,8 +221,8 @@ void SimDoor::continue_visit(Number number) {
     cable->on_ready(kAcceptor, nullptr);
     network_.world().note("accepted", process_->name(), success.peer.name,
                           hawser::number(success.peer.incarnation));
-    host_.accepted(std::make_shared<SimLink>(cable, kAcceptor, std::move(success.peer), limits_,
-                                             network_));
+    host_.accepted(
+        std::make_shared<SimLink>(cable, kAcceptor, std::move(success.peer), limits_, network_));
   }
 }
 

@@ -1,0 +1,314 @@
+#include "hawser/agent/agent.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "hawser/transport/sim/sim_transport.h"
+
+// Agents in a quiet simulated world, where each step can be looked at. What happens to them in
+// trouble is told in tests/sim.
+namespace hawser::agent {
+namespace {
+
+using namespace std::chrono_literals;
+namespace sim = transport::sim;
+
+class Phonebook final : public Directory {
+ public:
+  explicit Phonebook(sim::SimWorld& world) : world_(world) {}
+  void join(Card card, UniqueFunction<void(Result<Card>)> done) override {
+    card.incarnation = Incarnation{++lives_[card.name]};
+    cards[card.name] = card;
+    world_.after(1ms, [card, done = std::move(done)]() mutable { done(card); });
+  }
+  void look_up(std::string name, UniqueFunction<void(Result<std::optional<Card>>)> done) override {
+    ++look_ups;
+    const auto found = cards.find(name);
+    std::optional<Card> card;
+    if (found != cards.end()) card = found->second;
+    world_.after(1ms, [card, done = std::move(done)]() mutable { done(card); });
+  }
+  void leave(const Card& card) override { cards[card.name].endpoints.clear(); }
+
+  std::map<std::string, Card> cards;
+  int look_ups = 0;
+
+ private:
+  sim::SimWorld& world_;
+  std::map<std::string, std::uint64_t> lives_;
+};
+
+// A node whose handler keeps what it gets.
+class TestNode final : public Workshop, public RequestHandler {
+  sim::SimWorld& world_;
+  sim::SimNetwork& network_;
+  Phonebook& book_;
+  std::set<transport::Link*> closed_;
+
+ public:
+  TestNode(sim::SimWorld& world, sim::SimNetwork& network, Phonebook& book, std::string the_name)
+      : world_(world),
+        network_(network),
+        book_(book),
+        name(std::move(the_name)),
+        process(world.start_process(name)) {
+    agent = std::make_unique<Agent>(
+        AgentOptions{}, Agent::Surroundings{world.clock(), *process, book, *this, *this});
+    agent->introduce({.name = name, .incarnation = {}, .world = {}, .secret = {}});
+    transport = sim::create_sim(network, process, *agent, Limits{});
+  }
+  ~TestNode() override {
+    network_.kill(*process, false);
+    transport->close();
+  }
+
+  void start() {
+    const Card card{.name = name, .rank = 0, .incarnation = {}, .endpoints = {transport->listen()}};
+    book_.join(card, [this](Result<Card> joined) {
+      const Card& mine = joined.value();
+      agent->start({.name = name, .incarnation = mine.incarnation, .world = {}, .secret = {}}, mine,
+                   {transport.get()},
+                   sim::make_sim_loopback(
+                       network_, process,
+                       {.name = name, .incarnation = mine.incarnation, .minor = 0, .features = {}},
+                       Limits{}));
+    });
+    world_.run_until(world_.now() + 2ms);
+  }
+
+  CallHandle call(std::string_view to, Duration budget) {
+    Request request{.to = to, .message = {}, .deadline = Deadline::after(world_.clock(), budget)};
+    request.message.function = "f";
+    request.budget = budget;
+    return agent->request(std::move(request),
+                          [this](Answer answer) { answers.push_back(std::move(answer)); });
+  }
+  ErrorKind only_error() const {
+    EXPECT_EQ(answers.size(), 1u);
+    return answers.at(0).error.value().kind();
+  }
+
+  // Workshop
+  void attach(std::shared_ptr<transport::Link> link,
+              std::shared_ptr<transport::FrameSink> sink) override {
+    auto& watched = static_cast<sim::SimLink&>(*link);
+    const auto poll = [this, link, sink] {
+      process->post([this, link, sink] { drain(*link, *sink); });
+    };
+    watched.on_ready(poll);
+    poll();
+  }
+  void watch_writable(transport::Link&) override {}
+  void outstanding_changed(int by) override { outstanding += by; }
+  void beat() override { ++beats; }
+  std::shared_ptr<void> keep_alive() override { return nullptr; }
+  // RequestHandler
+  Preparation prepare(const wire::ReceivedCall&) const override { return {}; }
+  void handle(std::shared_ptr<IncomingCall> incoming) override {
+    if (answers_at_once) incoming->reply({});
+    served.push_back(std::move(incoming));
+  }
+
+  const std::string name;
+  const std::shared_ptr<sim::SimProcess> process;
+  std::unique_ptr<Agent> agent;
+  std::unique_ptr<transport::Transport> transport;
+  std::vector<Answer> answers;
+  std::vector<std::shared_ptr<IncomingCall>> served;
+  bool answers_at_once = true;
+  int outstanding = 0;
+  int beats = 0;
+
+ private:
+  void drain(transport::Link& link, transport::FrameSink& sink) {
+    for (wire::InFrame frame;;) {
+      switch (link.receive(frame)) {
+        case transport::Link::Received::Nothing:
+          return;
+        case transport::Link::Received::Closed:
+          static_cast<sim::SimLink&>(link).on_ready(nullptr);
+          if (closed_.insert(&link).second) sink.on_closed();
+          return;
+        case transport::Link::Received::Frame:
+          if (const auto task = sink.on_frame(std::move(frame))) task->run();
+      }
+    }
+  }
+};
+
+class AgentTest : public ::testing::Test {
+ protected:
+  AgentTest() {
+    a_.start();
+    b_.start();
+  }
+  void run(Duration how_long) { world_.run_until(world_.now() + how_long); }
+  static PeerReport report_of(const TestNode& node, const std::string& peer) {
+    for (const auto& report : node.agent->report_peers()) {
+      if (report.name == peer) return report;
+    }
+    return {};
+  }
+
+  sim::SimWorld world_{1};
+  sim::SimNetwork network_{world_};
+  Phonebook book_{world_};
+  TestNode a_{world_, network_, book_, "a"};
+  TestNode b_{world_, network_, book_, "b"};
+};
+
+TEST_F(AgentTest, ConnectsWhenFirstCalled) {
+  EXPECT_EQ(report_of(a_, "b").state, "");
+  a_.call("b", 1s);
+  EXPECT_EQ(report_of(a_, "b").state, "seeking");
+  run(20ms);
+  ASSERT_EQ(a_.answers.size(), 1u);
+  EXPECT_FALSE(a_.answers[0].error);
+  EXPECT_EQ(report_of(a_, "b").state, "connected");
+  EXPECT_EQ(report_of(b_, "a").state, "connected");
+  EXPECT_EQ(b_.served.at(0)->caller(), "a");
+  const Activity activity = a_.agent->activity();
+  EXPECT_EQ(activity.busy, 0u);
+  EXPECT_EQ(activity.sent, 1u);
+  EXPECT_EQ(b_.agent->activity().received, 1u);
+}
+
+TEST_F(AgentTest, CallsItself) {
+  a_.call("a", 1s);
+  run(5ms);
+  ASSERT_EQ(a_.answers.size(), 1u);
+  EXPECT_FALSE(a_.answers[0].error);
+}
+
+TEST_F(AgentTest, BothConnectingAtOnceGetOneConnection) {
+  a_.call("b", 1s);
+  b_.call("a", 1s);
+  run(100ms);
+  EXPECT_FALSE(a_.answers.at(0).error);
+  EXPECT_FALSE(b_.answers.at(0).error);
+  EXPECT_EQ(a_.agent->activity().changes, 2u) << "itself, and one to b";
+}
+
+TEST_F(AgentTest, WaitsForANodeThatHasNotJoinedAndSaysWhich) {
+  a_.call("c", 1s);
+  run(500ms);
+  EXPECT_TRUE(a_.answers.empty());
+  EXPECT_EQ(a_.agent->activity().busy, 1u);
+  run(501ms);
+  EXPECT_EQ(a_.only_error(), ErrorKind::Timeout);
+  EXPECT_EQ(a_.answers[0].error->details().node, "c");
+}
+
+TEST_F(AgentTest, ANodeThatJoinsLateIsReached) {
+  a_.call("c", 2s);
+  run(500ms);
+  TestNode c(world_, network_, book_, "c");
+  c.start();
+  run(500ms);
+  ASSERT_EQ(a_.answers.size(), 1u);
+  EXPECT_FALSE(a_.answers[0].error);
+}
+
+TEST_F(AgentTest, AWaitingCallCanBeCancelled) {
+  const CallHandle handle = a_.call("c", 10s);
+  run(10ms);
+  a_.agent->cancel(handle, Error(ErrorKind::Cancelled, "enough"));
+  EXPECT_EQ(a_.only_error(), ErrorKind::Cancelled);
+  run(10s);
+  EXPECT_EQ(a_.answers.size(), 1u);
+}
+
+TEST_F(AgentTest, LosingTheConnectionFailsWhatIsOutstanding) {
+  b_.answers_at_once = false;
+  a_.call("b", 10s);
+  run(20ms);
+  int lost = 0;
+  a_.agent->on_peer_lost = [&](const std::string& peer, const Error&) { lost += peer == "b"; };
+  network_.cut("a", "b", 0ms, 0ms);
+  run(5ms);
+  EXPECT_EQ(a_.only_error(), ErrorKind::PeerLost);
+  EXPECT_EQ(a_.answers[0].error->details().incarnation, 1u);
+  EXPECT_EQ(lost, 1);
+  EXPECT_TRUE(b_.served.at(0)->cancelled());
+  EXPECT_EQ(b_.agent->activity().busy, 1u) << "the handler still runs";
+  b_.served.clear();
+  EXPECT_EQ(b_.agent->activity().busy, 0u);
+}
+
+TEST_F(AgentTest, SilenceLosesAPeerAndBothComeBackAsNewIncarnations) {
+  a_.call("b", 1s);
+  run(20ms);
+  network_.part("a", "b");
+  run(3s);
+  EXPECT_EQ(report_of(a_, "b").state, "suspect");
+  run(9s);
+  EXPECT_EQ(report_of(a_, "b").given_up, 1u);
+  EXPECT_EQ(report_of(b_, "a").given_up, 1u);
+  network_.heal("a", "b");
+  run(1s);
+  for (int i = 0; i < 3; ++i) {
+    a_.call("b", 2s);
+    run(2s);
+  }
+  EXPECT_FALSE(a_.answers.back().error) << a_.answers.back().error->what();
+  EXPECT_GT(report_of(a_, "b").incarnation, 1u);
+}
+
+TEST_F(AgentTest, APeerThatIsGoneIsGivenUp) {
+  a_.call("b", 1s);
+  run(20ms);
+  std::vector<std::string> given_up;
+  a_.agent->on_given_up = [&](const std::string& peer, const Error&) { given_up.push_back(peer); };
+  network_.kill(*b_.process, false);
+  run(20ms);
+  EXPECT_FALSE(a_.agent->reach("b"));
+  run(50ms);
+  EXPECT_EQ(given_up, std::vector<std::string>{"b"});
+  a_.answers.clear();
+  a_.call("b", 5s);
+  run(50ms);
+  EXPECT_EQ(a_.only_error(), ErrorKind::PeerLost) << "at once, not at the deadline";
+}
+
+TEST_F(AgentTest, ANodeThatHasLeftIsNotWaitedFor) {
+  b_.agent->close(Error(ErrorKind::Invalid, "closed"));
+  a_.call("b", 10s);
+  run(100ms);
+  EXPECT_EQ(a_.only_error(), ErrorKind::PeerLost);
+}
+
+TEST_F(AgentTest, CloseAnswersEverything) {
+  b_.answers_at_once = false;
+  a_.call("b", 10s);
+  run(20ms);
+  a_.call("c", 10s);
+  a_.agent->close(Error(ErrorKind::Invalid, "closed"));
+  a_.agent->close(Error(ErrorKind::Invalid, "closed"));
+  run(20ms);
+  EXPECT_EQ(a_.answers.size(), 2u);
+  a_.call("b", 1s);
+  ASSERT_EQ(a_.answers.size(), 3u);
+  for (const auto& answer : a_.answers) EXPECT_EQ(answer.error->kind(), ErrorKind::Invalid);
+  EXPECT_EQ(a_.outstanding, 0);
+  EXPECT_EQ(report_of(b_, "a").state, "lost");
+}
+
+TEST_F(AgentTest, MessagesOfOtherProtocolsPassThrough) {
+  std::vector<std::string> from;
+  b_.agent->on_control_message = [&](const std::string& peer, wire::Message message) {
+    EXPECT_TRUE(std::holds_alternative<wire::Arrival>(message));
+    from.push_back(peer);
+  };
+  EXPECT_FALSE(a_.agent->send_to("b", wire::encode(wire::Arrival{1}))) << "not connected yet";
+  run(50ms);
+  EXPECT_TRUE(a_.agent->send_to("b", wire::encode(wire::Arrival{1})));
+  run(5ms);
+  EXPECT_EQ(from, std::vector<std::string>{"a"});
+}
+
+}  // namespace
+}  // namespace hawser::agent

@@ -10,10 +10,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <condition_variable>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -91,9 +91,9 @@ class Team {
     std::string pattern = (std::filesystem::temp_directory_path() / "hawser-bench-XXXXXX").string();
     if (!::mkdtemp(pattern.data())) throw std::runtime_error("cannot create a folder");
     folder_ = pattern;
-    const auto cpus = hawser::limits::choose_cpus(arguments_.pin == "two"
-                                                      ? hawser::limits::Placement::TwoCores
-                                                      : hawser::limits::Placement::Free);
+    const auto cpus =
+        hawser::limits::choose_cpus(arguments_.pin == "two" ? hawser::limits::Placement::TwoCores
+                                                            : hawser::limits::Placement::Free);
     const pid_t parent = ::getpid();
     for (int rank = 1; rank < size; ++rank) {
       const pid_t child = ::fork();
@@ -197,9 +197,8 @@ void Team::serve(int rank) {
     auto pair = std::make_shared<hawser::Promise<std::int64_t>::Pair>(
         hawser::Promise<std::int64_t>::pair(node.scheduler()));
     const std::lock_guard lock(desk.mutex);
-    desk.work.push_back([&, pair, seconds] {
-      pair->promise.succeed(keep_calling(node, others, seconds));
-    });
+    desk.work.push_back(
+        [&, pair, seconds] { pair->promise.succeed(keep_calling(node, others, seconds)); });
     desk.changed.notify_all();
     return pair->future;
   });
@@ -252,14 +251,14 @@ void nothing() {}
 
 Fields noop_hot(Team& team, const Arguments& arguments) {
   for (int i = 0; i < 2000; ++i) team.node().call<void>("n1", "noop").get();
-  return latency(arguments.seconds, nothing,
-                 [&] { team.node().call<void>("n1", "noop").get(); });
+  return latency(arguments.seconds, nothing, [&] { team.node().call<void>("n1", "noop").get(); });
 }
 
 Fields noop_asleep(Team& team, const Arguments& arguments) {
   for (int i = 0; i < 100; ++i) team.node().call<void>("n1", "noop").get();
-  return latency(arguments.seconds, [] { ::usleep(2000); },
-                 [&] { team.node().call<void>("n1", "noop").get(); });
+  return latency(
+      arguments.seconds, [] { ::usleep(2000); },
+      [&] { team.node().call<void>("n1", "noop").get(); });
 }
 
 Fields calls_64(Team& team, const Arguments& arguments) {
@@ -339,8 +338,8 @@ double cpu_share(const std::vector<pid_t>& processes, double seconds,
   double before = 0, after = 0;
   for (const pid_t process : processes) before += cpu_seconds(process);
   const auto begin = Clock::now();
-  meanwhile(begin + std::chrono::duration_cast<Clock::duration>(
-                        std::chrono::duration<double>(seconds)));
+  meanwhile(begin +
+            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
   const double took = std::chrono::duration<double>(Clock::now() - begin).count();
   for (const pid_t process : processes) after += cpu_seconds(process);
   return (after - before) / took;
@@ -361,15 +360,13 @@ Fields idle_64(Team& team, const Arguments& arguments) {
   const double seconds = std::max(arguments.seconds, 5.0);
   std::vector<pid_t> all = team.children();
   all.push_back(::getpid());
-  const double idle =
-      cpu_share(all, seconds, [](auto end) { std::this_thread::sleep_until(end); });
-  const double calling =
-      cpu_share({team.children().front(), ::getpid()}, seconds, [&](auto end) {
-        while (Clock::now() < end) {
-          team.node().call<void>("n1", "noop").get();
-          ::usleep(10'000);
-        }
-      });
+  const double idle = cpu_share(all, seconds, [](auto end) { std::this_thread::sleep_until(end); });
+  const double calling = cpu_share({team.children().front(), ::getpid()}, seconds, [&](auto end) {
+    while (Clock::now() < end) {
+      team.node().call<void>("n1", "noop").get();
+      ::usleep(10'000);
+    }
+  });
   const double spin_us =
       std::chrono::duration<double, std::micro>(NodeOptions{}.spin_limit).count();
   return {{"idle_cpu_share", idle}, {"calling_cpu_share", calling}, {"spin_limit_us", spin_us}};
@@ -408,9 +405,7 @@ Fields connect_64(Team& team, const Arguments&, Clock::time_point started) {
 Fields run(const Arguments& arguments) {
   const std::string& job = arguments.job;
   const auto started = Clock::now();
-  const int processes = job == "all_to_all"                         ? 4
-                        : job == "idle_64" || job == "connect_64" ? 64
-                                                                    : 2;
+  const int processes = job == "all_to_all" ? 4 : job == "idle_64" || job == "connect_64" ? 64 : 2;
   std::optional<Burners> burners;
   if (job.starts_with("beside_compute")) burners.emplace();
   Team team(arguments, processes);

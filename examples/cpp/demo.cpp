@@ -18,7 +18,9 @@
 #include <cstdio>
 #include <deque>
 #include <filesystem>
+#include <future>
 #include <iostream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -187,7 +189,7 @@ void show_calls(hawser::Node& node) {
   headline("1. Functions of other processes, with tensors");
   const at::Tensor ones = at::ones({2, 3});
   const auto show = [](const char* what, const hawser::Future<at::Tensor>& result) {
-    std::printf("   %-52s %s\n", what, to_text(result.get()).c_str());
+    std::printf("   %-56s %s\n", what, to_text(result.get()).c_str());
   };
   show("alice: scale(ones(2, 3), 2.0)", node.call<at::Tensor>("alice", "scale", ones, 2.0));
   show("bob: scale_twice(ones(2, 3), 2.0), half of it by alice",
@@ -197,7 +199,7 @@ void show_calls(hawser::Node& node) {
   try {
     node.call<at::Tensor>("alice", "scale", ones, "two").get();
   } catch (const hawser::Error& error) {
-    std::printf("   %-52s %s\n", "alice: scale(ones(2, 3), \"two\")", error.what());
+    std::printf("   %-56s %s\n", "alice: scale(ones(2, 3), \"two\")", error.what());
   }
 }
 
@@ -222,26 +224,36 @@ void show_inspection(const hawser::Node& node) {
   for (std::string line; std::getline(lines, line);) std::printf("   %s\n", line.c_str());
 }
 
-void show_death(hawser::Node& node, Worker& bob, const char* transport) {
-  const auto call = node.call<void>("bob", "think");
-  if (!call.wait_for(20ms)) std::printf("   bob thinks, called by %s; kill -9 bob\n", transport);
+// When a call is settled.
+std::future<Clock::time_point> end_of(const hawser::Future<void>& call) {
+  auto moment = std::make_shared<std::promise<Clock::time_point>>();
+  call.on_settled([moment](const auto&) { moment->set_value(Clock::now()); });
+  return moment->get_future();
+}
+
+void show_failure(const char* what, double milliseconds, const hawser::Future<void>& call) {
+  const auto& outcome = call.wait();
+  std::printf("   %-38s %7.2f ms   %s\n", what, milliseconds,
+              outcome.ok() ? "it was answered" : outcome.error().what());
+}
+
+void show_death(hawser::Node& shm, hawser::Node& tcp, Worker& bob) {
+  headline("4. kill -9 bob, while he works for us");
+  const auto by_shm = shm.call<void>("bob", "think"), by_tcp = tcp.call<void>("bob", "think");
+  auto shm_end = end_of(by_shm), tcp_end = end_of(by_tcp);
+  by_tcp.wait_for(50ms);  // he thinks by now
   const auto killed = Clock::now();
   bob.kill();
-  const auto& outcome = call.wait();
-  std::printf("   %6.2f ms later  %s\n", seconds_since(killed) * 1e3,
-              outcome.ok() ? "bob answered?" : outcome.error().what());
+  const auto after = [](Clock::time_point from, Clock::time_point to) {
+    return Seconds(to - from).count() * 1e3;
+  };
+  show_failure("the call by shared memory fails after", after(killed, shm_end.get()), by_shm);
+  show_failure("the call by tcp fails after", after(killed, tcp_end.get()), by_tcp);
   const auto called = Clock::now();
-  try {
-    node.call<void>("bob", "nothing").get();
-  } catch (const hawser::Error& error) {
-    std::printf(
-        "   another call fails after %.2f ms, not after its time-out of 10 s:\n"
-        "                   %s\n",
-        seconds_since(called) * 1e3, error.what());
-  }
-  std::printf(
-      "   alice goes on    %s\n",
-      to_text(node.call<at::Tensor>("alice", "scale", at::ones({2, 3}), 3.0).get()).c_str());
+  const auto next = tcp.call<void>("bob", "nothing");
+  show_failure("the next call fails after", after(called, end_of(next).get()), next);
+  const auto scaled = tcp.call<at::Tensor>("alice", "scale", at::ones({2, 3}), 3.0).get();
+  std::printf("   %-38s %10s   %s\n", "alice goes on", "", to_text(scaled).c_str());
 }
 
 struct TemporaryDirectory {
@@ -268,8 +280,7 @@ void run_demo() {
   show_speed(shm, tcp);
   tcp.call<void>("bob", "nothing").get();
   show_inspection(tcp);
-  headline("4. A process dies in the middle of a call");
-  show_death(tcp, bob, "tcp");
+  show_death(shm, tcp, bob);
   std::printf("\nDone.\n");
 }
 

@@ -1,24 +1,24 @@
-// Two processes. In one terminal `hello worker`, in another one `hello trainer`, in any order.
 #include <ATen/core/Formatting.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/ones.h>
+#include <ATen/ops/arange.h>
+#include <hawser/hawser.h>
 
 #include <iostream>
-#include <string_view>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "hawser/hawser.h"
+// Two nodes in one process, to try it at once. In two processes, on one host or on two, each node
+// gets .rendezvous = "tcp://10.0.0.5:29500" instead of a store, and one .rank = 0: it hosts that.
+int main() {
+  const auto store = hawser::use_store(c10::make_intrusive<c10d::HashStore>());
+  hawser::Node worker({.name = "worker", .store = store});
+  hawser::Node trainer({.name = "trainer", .store = store});
 
-int main(int argc, char** argv) {
-  const bool is_worker = argc > 1 && std::string_view(argv[1]) == "worker";
-  hawser::Node node({.name = is_worker ? "worker" : "trainer",
-                     .rendezvous = "tcp://127.0.0.1:29500",
-                     .rank = is_worker ? 0 : 1,
-                     .world_size = 2});
-  if (is_worker) {
-    node.serve("scale", [](at::Tensor x, double k) { return x * k; });
-  } else {
-    const auto y = node.call<at::Tensor>("worker", "scale", at::ones({2, 3}), 2.0);
-    std::cout << y.get() << '\n';
+  worker.serve("scale", [](at::Tensor x, double k) { return x * k; });
+
+  hawser::Future<at::Tensor> y = trainer.call<at::Tensor>("worker", "scale", at::arange(4), 2.5);
+  std::cout << y.get() << "\n";
+  try {
+    trainer.call<at::Tensor>("worker", "scale", "no tensor", 2.5).get();
+  } catch (const hawser::Error& error) {
+    std::cout << error.what() << "\n";
   }
-  node.shutdown();  // goes on serving until both have called it
 }

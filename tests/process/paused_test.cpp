@@ -64,6 +64,7 @@ TEST_P(Paused, LongerThanTheLimitIsLostAndComesBackAsAnother) {
   EXPECT_EQ(error.details().incarnation, sleeper.incarnation());
   EXPECT_GE(*error.details().last_heard, 1s);
   EXPECT_TRUE(cancelled.sleep_until(Deadline::after(SteadyClock(), kAtOnce)));
+  ASSERT_TRUE(eventually([&] { return peer_of(node, "sleeper").state == "lost"; }));
 
   // It learns of its loss, and that nobody serves its call any more; and so do its handlers.
   sleeper.process().resume();

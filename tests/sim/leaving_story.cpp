@@ -39,8 +39,8 @@ class LeavingStory final : public Story {
     calling_ = false;
     run_for(3s);  // those that were to be started again are there now
     for (const auto& name : stage_.names) ask(name);
-    end_by_ = stage_.world.now() + kLastToLeave;
-    while (anybody_running() && stage_.world.now() < end_by_ && good()) run_for(100ms);
+    const TimePoint end_by = stage_.world.now() + kLastToLeave;
+    while (anybody_running() && stage_.world.now() < end_by && good()) run_for(100ms);
     for (const auto& [name, actor] : actors_) {
       if (!actor.node || !good()) continue;
       std::string waits;
@@ -106,13 +106,11 @@ class LeavingStory final : public Story {
   void check_all_asked(const std::string& name, const std::vector<std::string>& lost) {
     for (const auto& [rank, member] : members_) {
       if (member == name || !stage_.model.is_up(member)) continue;
-      const bool new_here =
-          stage_.world.now() - stage_.model.up_since(member) < kBlindness && lives(member) > 1;
       if (contains(lost, member)) {
         if (!touched_by_trouble(name, member)) {
           stage_.model.complain(name + " left " + member + " behind, which was never in trouble");
         }
-      } else if (!asked(member) && !new_here) {
+      } else if (!asked(member) && !new_here(member)) {
         stage_.model.complain(name + " leaves and " + member + " has not asked (LEAVE-1)");
       }
     }
@@ -128,12 +126,17 @@ class LeavingStory final : public Story {
            stage_.model.recently_disturbed(member, name, stage_.world.now());
   }
 
-  int lives(const std::string& name) const { return actors_.at(name).lives; }
+  // A new incarnation that those who are leaving may not have heard of.
+  bool new_here(const std::string& name) const {
+    return actors_.at(name).lives > 1 &&
+           stage_.world.now() - stage_.model.up_since(name) < kBlindness;
+  }
 
   // Calls whose whole chain is made by members that are still counted.
   bool counts(const Model::Call& call, const std::vector<std::string>& lost) const {
     if (contains(lost, call.from) || contains(lost, call.to) || call.orphaned) return false;
     if (!stage_.model.is_up(call.from) || !stage_.model.is_up(call.to)) return false;
+    if (new_here(call.from) || new_here(call.to)) return false;
     return call.parent == 0 || counts(stage_.model.call(call.parent), lost);
   }
 
@@ -177,7 +180,6 @@ class LeavingStory final : public Story {
 
   const bool loose_;
   bool calling_ = true;
-  TimePoint end_by_{};
   agent::Departure::Members members_;
   std::map<std::string, int> asked_;     // in which life
   std::map<std::string, int> finished_;  // in which life

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace hawser::simulation {
 namespace {
@@ -152,7 +153,6 @@ void Model::answered(CallNumber number, const agent::Answer& answer) {
   if (call.orphaned) complain(describe(number) + " was answered in a process that is gone");
   outstanding_[call.from].erase({call.deadline, number});
   if (answer.error) {
-    ++errors_[answer.error->kind()];
     check_error(number, call, *answer.error);
   } else {
     ++succeeded_;
@@ -261,11 +261,6 @@ void Model::complain(const std::string& what) {
   world_.note("COMPLAINT", what);
   constexpr std::size_t kEnough = 20;
   if (complaints_.size() < kEnough) complaints_.push_back(what);
-}
-
-std::uint64_t Model::completed(ErrorKind kind) const {
-  const auto found = errors_.find(kind);
-  return found == errors_.end() ? 0 : found->second;
 }
 
 }  // namespace hawser::simulation

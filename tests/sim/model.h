@@ -46,7 +46,6 @@ class Model {
   struct Execution {
     CallNumber call = 0;
     std::string node;
-    bool told_to_stop = false;
   };
 
   explicit Model(transport::sim::SimWorld& world) : world_(world) {}
@@ -82,7 +81,6 @@ class Model {
   // --- handlers ---
   using ExecutionId = std::uint64_t;
   ExecutionId execution_started(CallNumber number, const std::string& node);
-  void execution_told_to_stop(ExecutionId id) { executions_.at(id).told_to_stop = true; }
   void execution_answers(ExecutionId id, bool with_value);
   const std::map<ExecutionId, Execution>& executions() const { return executions_; }
 
@@ -97,7 +95,6 @@ class Model {
 
   void complain(const std::string& what);
   const std::vector<std::string>& complaints() const { return complaints_; }
-  std::uint64_t completed(ErrorKind kind) const;
   std::uint64_t succeeded() const { return succeeded_; }
 
  private:
@@ -119,7 +116,6 @@ class Model {
   ExecutionId next_execution_ = 1;
   // The highest incarnation of each peer that each node has been connected to.
   std::map<std::pair<std::string, std::string>, std::uint64_t> met_;
-  std::map<ErrorKind, std::uint64_t> errors_;
   std::uint64_t succeeded_ = 0;
   std::vector<std::string> complaints_;
 };

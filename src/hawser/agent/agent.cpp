@@ -21,8 +21,7 @@ Answer failed(Error error) {
 // 0 means no limit on the wire.
 std::uint64_t budget_us(Deadline deadline, TimePoint now) {
   if (deadline.is_never()) return 0;
-  const auto left =
-      std::chrono::ceil<std::chrono::microseconds>(deadline.remaining(now)).count();
+  const auto left = std::chrono::ceil<std::chrono::microseconds>(deadline.remaining(now)).count();
   return static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
 }
 
@@ -50,8 +49,7 @@ void Agent::start(transport::Identity identity, Card card,
                   std::shared_ptr<transport::Link> self) {
   const std::string name = identity.name;
   transports_ = std::move(transports);
-  *self_.lock() =
-      Self{.identity = std::move(identity), .card = std::move(card), .started = true};
+  *self_.lock() = Self{.identity = std::move(identity), .card = std::move(card), .started = true};
   install(peer(name), std::move(self));
   out_.timers.schedule(out_.clock.now() + options_.detector.heartbeat_interval,
                        [this] { check_health(); });
@@ -119,9 +117,8 @@ void Agent::cancel(const CallHandle& handle, const Error& why) {
   {
     auto state = peer->state.lock();
     auto& waiting = state->waiting;
-    const auto found = std::find_if(waiting.begin(), waiting.end(), [&](const WaitingCall& w) {
-      return w.place == handle.place;
-    });
+    const auto found = std::find_if(waiting.begin(), waiting.end(),
+                                    [&](const WaitingCall& w) { return w.place == handle.place; });
     if (found != waiting.end()) {
       state->waiting_bytes -= found->call.bytes;
       call.emplace(std::move(*found));
@@ -240,9 +237,8 @@ bool Agent::reach(const std::string& name) {
 void Agent::look_up(const std::shared_ptr<Peer>& peer) {
   if (closing()) return;
   out_.directory.look_up(peer->name, [this, peer](Result<std::optional<Card>> card) {
-    out_.timers.post([this, peer, card = std::move(card)]() mutable {
-      found(peer, std::move(card));
-    });
+    out_.timers.post(
+        [this, peer, card = std::move(card)]() mutable { found(peer, std::move(card)); });
   });
 }
 
@@ -294,9 +290,8 @@ void Agent::try_transport(const std::shared_ptr<Peer>& peer, Card card, std::siz
   for (; which < transports_.size(); ++which) {
     transport::Transport& transport = *transports_[which];
     const std::string prefix = std::string(transport.name()) + ":";
-    const auto endpoint =
-        std::find_if(card.endpoints.begin(), card.endpoints.end(),
-                     [&](const std::string& e) { return e.starts_with(prefix); });
+    const auto endpoint = std::find_if(card.endpoints.begin(), card.endpoints.end(),
+                                       [&](const std::string& e) { return e.starts_with(prefix); });
     std::optional<std::string> why_not;
     if (endpoint == card.endpoints.end()) {
       why_not = "not offered by the peer";
@@ -431,7 +426,8 @@ void Agent::rejoin(const std::string& told_by) {
   });
 }
 
-// ------------------------------------------------------------------------------- being connected to
+// ------------------------------------------------------------------------------- being connected
+// to
 
 transport::Identity Agent::identity() const { return self_.lock()->identity; }
 
@@ -500,10 +496,9 @@ void Agent::session_closed(const std::shared_ptr<Session>& session) {
 void Agent::control_message(const std::shared_ptr<Session>& session, wire::Message message) {
   if (auto* goodbye = std::get_if<wire::Goodbye>(&message)) {
     if (goodbye->declared_lost) rejoin(session->peer().name);
-    session->close(Error(ErrorKind::PeerLost,
-                         quoted(session->peer().name) + " has left: " + goodbye->reason,
-                         {.node = session->peer().name,
-                          .incarnation = number(session->peer().incarnation)}));
+    session->close(
+        Error(ErrorKind::PeerLost, quoted(session->peer().name) + " has left: " + goodbye->reason,
+              {.node = session->peer().name, .incarnation = number(session->peer().incarnation)}));
     return;
   }
   if (on_control_message) on_control_message(session->peer().name, std::move(message));
@@ -549,10 +544,10 @@ void Agent::sweep() {
     }
     for (WaitingCall& call : expired) {
       call.call.on_answer(failed(
-          Error(ErrorKind::Timeout, "no connection to " + quoted(peer->name) + " in time: " +
-                                        (waiting_for.empty() ? "still connecting" : waiting_for),
-                {.budget = std::chrono::duration_cast<std::chrono::microseconds>(
-                     call.call.budget)})
+          Error(ErrorKind::Timeout,
+                "no connection to " + quoted(peer->name) +
+                    " in time: " + (waiting_for.empty() ? "still connecting" : waiting_for),
+                {.budget = std::chrono::duration_cast<std::chrono::microseconds>(call.call.budget)})
               .about(peer->name, call.call.function)));
     }
     if (session) earliest = std::min(earliest, session->sweep(now));

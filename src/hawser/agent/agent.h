@@ -24,7 +24,7 @@ namespace hawser::agent {
 struct AgentOptions {
   FailureDetectorOptions detector;
   Limits limits;
-  Duration connect_timeout = std::chrono::seconds(5);  // one attempt by one transport
+  Duration connect_timeout = std::chrono::seconds(5);        // one attempt by one transport
   Duration look_up_interval = std::chrono::milliseconds(5);  // at first; doubles up to 200 ms
 };
 
@@ -105,9 +105,10 @@ class Agent final : public transport::Host, public SessionEvents {
   // Who this node is, as far as it is known before it has joined; transports ask for it.
   void introduce(transport::Identity identity);
   // `transports` in the order of preference; not owned, and closed before the agent is destroyed.
-  // `self` is what calls to this very node travel on. Until then nobody is let in and nothing called.
-  void start(transport::Identity identity, Card card,
-             std::vector<transport::Transport*> transports, std::shared_ptr<transport::Link> self);
+  // `self` is what calls to this very node travel on. Until then nobody is let in and nothing
+  // called.
+  void start(transport::Identity identity, Card card, std::vector<transport::Transport*> transports,
+             std::shared_ptr<transport::Link> self);
 
   // Sends a request, connecting first where needed. `on_answer` is called exactly once.
   CallHandle request(Request request, AnswerHandler on_answer);

@@ -31,7 +31,7 @@ struct OutstandingCall {
   TimePoint started;
   Deadline deadline;
   Duration budget = Duration::max();  // as given by the caller, for messages
-  std::size_t bytes = 0;  // of its payload, for flow control
+  std::size_t bytes = 0;              // of its payload, for flow control
   AnswerHandler on_answer;
 };
 

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <deque>
 
-#include "hawser/base/fault.h"
-
 namespace hawser::agent {
 namespace {
 

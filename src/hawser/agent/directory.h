@@ -21,15 +21,15 @@ struct Card {
   bool operator==(const Card&) const = default;
 };
 
-// Where nodes of one world find each other. Not trusted with anything but finding: who answers has to
-// prove that it knows the world's secret.
+// Where nodes of one world find each other. Not trusted with anything but finding: who answers has
+// to prove that it knows the world's secret.
 //
 // Callbacks come exactly once, from any thread, and must not block.
 class Directory {
  public:
   virtual ~Directory() = default;
-  // Publishes the card under a new incarnation, higher than any that this name ever had, and returns
-  // it filled in.
+  // Publishes the card under a new incarnation, higher than any that this name ever had, and
+  // returns it filled in.
   virtual void join(Card card, UniqueFunction<void(Result<Card>)> done) = 0;
   // The card of that name; without endpoints if it has left; nothing if nobody of that name has
   // ever joined.

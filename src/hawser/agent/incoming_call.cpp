@@ -34,9 +34,10 @@ bool IncomingCall::reply(wire::Payload payload, wire::Notes notes) {
 }
 
 bool IncomingCall::fail(Error error, wire::Payload payload) {
-  return claim_answer() &&
-         path_->send_failure(
-             {.id = call_.id, .error = std::move(error), .payload = std::move(payload), .trace = {}});
+  return claim_answer() && path_->send_failure({.id = call_.id,
+                                                .error = std::move(error),
+                                                .payload = std::move(payload),
+                                                .trace = {}});
 }
 
 void IncomingCall::on_cancel(UniqueFunction<void()> callback) {

@@ -64,8 +64,8 @@ class IncomingCall final : public transport::Task,
   bool fail(Error error, wire::Payload payload = {});
 
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
-  // Called once if the call is cancelled while unanswered, at once if it has been; on the thread that
-  // learns of it: must not block. Dropped when the call is answered.
+  // Called once if the call is cancelled while unanswered, at once if it has been; on the thread
+  // that learns of it: must not block. Dropped when the call is answered.
   void on_cancel(UniqueFunction<void()> callback);
 
   // The caller has cancelled, its time is up, or it is lost: nobody wants the answer.

@@ -5,8 +5,6 @@
 #include <optional>
 #include <vector>
 
-#include "hawser/base/fault.h"
-
 namespace hawser::agent {
 namespace {
 

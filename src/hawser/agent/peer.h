@@ -33,22 +33,22 @@ struct WaitingCall {
 // A node of the world by its name, whether or not it is there. At most one session at a time.
 class Peer {
  public:
-  // What is being done to get a connection. There is one seeker at a time; it ends by connecting, by
-  // giving up, or because nobody wants the connection any more.
+  // What is being done to get a connection. There is one seeker at a time; it ends by connecting,
+  // by giving up, or because nobody wants the connection any more.
   enum class Seeking { No, InDirectory, Connecting };
 
   struct State {
     std::shared_ptr<Session> session;
     Seeking seeking = Seeking::No;
-    int attempts = 0;           // to connect, in a row
-    Duration next_pause{};      // before the next look-up or attempt
-    std::string waiting_for;    // for the message of a call that times out meanwhile
+    int attempts = 0;         // to connect, in a row
+    Duration next_pause{};    // before the next look-up or attempt
+    std::string waiting_for;  // for the message of a call that times out meanwhile
     std::deque<WaitingCall> waiting;
     std::size_t waiting_bytes = 0;
     std::size_t departing = 0;  // taken from `waiting`, not yet sent or failed
     std::map<std::string, std::string, std::less<>> choice;  // transport -> why (not)
-    std::optional<Incarnation> last_session;  // of the sessions before: the highest
-    Incarnation barred{};  // up to this one it has been given up, and is not let in again
+    std::optional<Incarnation> last_session;                 // of the sessions before: the highest
+    Incarnation barred{};       // up to this one it has been given up, and is not let in again
     std::optional<Error> loss;  // how the last session ended
   };
 

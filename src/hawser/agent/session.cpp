@@ -77,7 +77,7 @@ CallId Session::call(OutstandingCall call, wire::Call message) {
   calls_sent_.fetch_add(1, std::memory_order_seq_cst);
   try {
     const bool sent = send(wire::encode(std::move(message)));  // if not, end() fails the call
-    if (sent && one_way) complete(*id, Answer{});  // nobody answers
+    if (sent && one_way) complete(*id, Answer{});              // nobody answers
   } catch (const Error& error) {
     complete(*id, failed(error));
   }
@@ -145,11 +145,10 @@ void Session::cancel(CallId id, const Error& why) {
 std::shared_ptr<transport::Task> Session::on_frame(wire::InFrame frame) {
   Result<wire::Message> decoded = wire::decode(frame);
   if (!decoded.ok()) {
-    log::Line(log::Level::Warning, "agent")
-        << "closing the connection to '" << peer().name
-        << "': malformed frame: " << decoded.error().message();
-    close(Error(ErrorKind::PeerLost, "'" + peer().name + "' sent a malformed frame: " +
-                                         decoded.error().message()));
+    log::Line(log::Level::Warning, "agent") << "closing the connection to '" << peer().name
+                                            << "': malformed frame: " << decoded.error().message();
+    close(Error(ErrorKind::PeerLost,
+                "'" + peer().name + "' sent a malformed frame: " + decoded.error().message()));
     return nullptr;
   }
   return std::visit(
@@ -178,8 +177,7 @@ std::shared_ptr<transport::Task> Session::on_frame(wire::InFrame frame) {
             return nullptr;
           },
           [&](wire::Heartbeat& beat) -> std::shared_ptr<transport::Task> {
-            send(wire::encode(
-                wire::HeartbeatEcho{beat.sent_at_ns, nanoseconds(clock_.now())}));
+            send(wire::encode(wire::HeartbeatEcho{beat.sent_at_ns, nanoseconds(clock_.now())}));
             return nullptr;
           },
           [&](wire::HeartbeatEcho& echo) -> std::shared_ptr<transport::Task> {
@@ -201,18 +199,20 @@ std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame frame,
   const Deadline deadline =
       call.budget_us == 0
           ? Deadline::never()
-          : Deadline::after(clock_, std::chrono::microseconds(static_cast<std::int64_t>(
-                                        std::min<std::uint64_t>(call.budget_us, INT64_MAX / 2000))));
+          : Deadline::after(clock_,
+                            std::chrono::microseconds(static_cast<std::int64_t>(
+                                std::min<std::uint64_t>(call.budget_us, INT64_MAX / 2000))));
   const CallId id = call.id;
   Preparation preparation = handler_.prepare(call);
-  auto incoming = std::make_shared<IncomingCall>(std::move(frame), std::move(call), peer().name,
-                                                 deadline, shared_from_this(), handler_,
-                                                 std::move(preparation));
+  auto incoming =
+      std::make_shared<IncomingCall>(std::move(frame), std::move(call), peer().name, deadline,
+                                     shared_from_this(), handler_, std::move(preparation));
   bool known = false, full = false;
   {
     auto tables = tables_.lock();
     full = tables->incoming.size() >= limits_.max_calls_per_peer;
-    if (!full) known = !tables->incoming.emplace(number(id), Serving{incoming, now, deadline}).second;
+    if (!full)
+      known = !tables->incoming.emplace(number(id), Serving{incoming, now, deadline}).second;
   }
   if (known) {
     incoming->disown();  // the id is that of the first
@@ -249,9 +249,7 @@ bool Session::send_reply(wire::Reply reply) {
   }
 }
 
-bool Session::send_failure(wire::Failure failure) {
-  return send(wire::encode(std::move(failure)));
-}
+bool Session::send_failure(wire::Failure failure) { return send(wire::encode(std::move(failure))); }
 
 void Session::call_answered(CallId id) { tables_.lock()->incoming.erase(number(id)); }
 
@@ -322,11 +320,11 @@ std::optional<Duration> Session::round_trip() const {
 
 Error Session::lost_error(const std::string& why) const {
   const TimePoint now = clock_.now();
-  return Error(ErrorKind::PeerLost, "'" + peer().name + "' is gone: " + why,
-               {.node = peer().name,
-                .incarnation = number(peer().incarnation),
-                .last_heard = std::chrono::duration_cast<std::chrono::microseconds>(
-                    since_heard(now))});
+  return Error(
+      ErrorKind::PeerLost, "'" + peer().name + "' is gone: " + why,
+      {.node = peer().name,
+       .incarnation = number(peer().incarnation),
+       .last_heard = std::chrono::duration_cast<std::chrono::microseconds>(since_heard(now))});
 }
 
 void Session::close(Error why) {
@@ -371,8 +369,8 @@ void Session::list_calls(TimePoint now, std::vector<CallInFlight>& out) const {
   std::vector<std::shared_ptr<IncomingCall>> kept;  // die after the lock is released
   auto tables = tables_.lock();
   tables->outgoing.for_each([&](CallId id, const OutstandingCall& call) {
-    out.push_back({id, call.function, peer().name, now - call.started, remaining(call.deadline),
-                   false});
+    out.push_back(
+        {id, call.function, peer().name, now - call.started, remaining(call.deadline), false});
   });
   for (const auto& [id, serving] : tables->incoming) {
     auto call = serving.call.lock();

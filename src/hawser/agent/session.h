@@ -61,9 +61,9 @@ class Session final : public transport::FrameSink,
   const transport::PeerIdentity& peer() const { return link_->peer(); }
   transport::Link& link() const { return *link_; }
 
-  // Sends a call. Whatever happens, `call.on_answer` is called exactly once; the id is for cancel().
-  // A one-way call is answered, with nothing, as soon as it is sent.
-  // `message.function` need only live until this returns.
+  // Sends a call. Whatever happens, `call.on_answer` is called exactly once; the id is for
+  // cancel(). A one-way call is answered, with nothing, as soon as it is sent. `message.function`
+  // need only live until this returns.
   CallId call(OutstandingCall call, wire::Call message);
   // Whether a call with so many bytes may be sent now: null if so, else what happens when it is
   // worth asking again. A single call that is larger than the limit may be sent alone.

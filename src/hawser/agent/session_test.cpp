@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "hawser/base/fault.h"
-
 namespace hawser::agent {
 namespace {
 

@@ -7,12 +7,12 @@
 namespace hawser::agent {
 
 // How long the poller looks on before it goes to sleep. Waking a sleeping thread costs 3 to 70 us,
-// looking on costs a core; so it looks on for a while after each frame, and stops doing so where that
-// does harm. Belongs to the holder of the poll seat.
+// looking on costs a core; so it looks on for a while after each frame, and stops doing so where
+// that does harm. Belongs to the holder of the poll seat.
 //
-// The loop calls sched_yield: a peer that the kernel put on the same core gets to run at once. Beside
-// compute-bound threads a yield gives away a whole time slice; the first one that takes long ends the
-// spinning for a while, twice as long each time it happens again.
+// The loop calls sched_yield: a peer that the kernel put on the same core gets to run at once.
+// Beside compute-bound threads a yield gives away a whole time slice; the first one that takes long
+// ends the spinning for a while, twice as long each time it happens again.
 class Spinner {
  public:
   explicit Spinner(Duration limit) : limit_(limit) {}

@@ -42,8 +42,7 @@ class StoreDirectory final : public Directory {
   void stop(Deadline deadline);
 
   void join(Card card, UniqueFunction<void(Result<Card>)> done) override;
-  void look_up(std::string name,
-               UniqueFunction<void(Result<std::optional<Card>>)> done) override;
+  void look_up(std::string name, UniqueFunction<void(Result<std::optional<Card>>)> done) override;
   void leave(const Card& card) override;
 
  private:

@@ -30,9 +30,8 @@ inline std::atomic<std::uint32_t> faults{0};
 
 }  // namespace hawser::testing
 
-#define HAWSER_FAULT(fault)                                           \
-  ((::hawser::testing::faults.load(std::memory_order_relaxed) &       \
-    ::hawser::testing::fault) != 0)
+#define HAWSER_FAULT(fault) \
+  ((::hawser::testing::faults.load(std::memory_order_relaxed) & ::hawser::testing::fault) != 0)
 
 #else
 

@@ -19,9 +19,9 @@ class UniqueFunction<R(Args...)> {
   UniqueFunction(std::nullptr_t) {}
 
   template <class F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, UniqueFunction> &&
-             std::is_invocable_r_v<R, std::remove_cvref_t<F>&, Args...>)
-  UniqueFunction(F&& callable) {
+  requires(!std::is_same_v<std::remove_cvref_t<F>, UniqueFunction> &&
+           std::is_invocable_r_v<R, std::remove_cvref_t<F>&, Args...>)
+      UniqueFunction(F&& callable) {
     using Callable = std::remove_cvref_t<F>;
     if constexpr (fits<Callable>) {
       ::new (storage_) Callable(std::forward<F>(callable));
@@ -54,9 +54,9 @@ class UniqueFunction<R(Args...)> {
   static constexpr std::size_t kInlineBytes = 48;
 
   template <class F>
-  static constexpr bool fits = sizeof(F) <= kInlineBytes &&
-                               alignof(F) <= alignof(std::max_align_t) &&
-                               std::is_nothrow_move_constructible_v<F>;
+  static constexpr bool fits =
+      sizeof(F) <= kInlineBytes &&
+      alignof(F) <= alignof(std::max_align_t) && std::is_nothrow_move_constructible_v<F>;
 
   template <class F>
   static constexpr Operations kInline = {

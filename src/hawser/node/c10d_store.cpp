@@ -67,7 +67,8 @@ class C10dStore final : public agent::WorldStore {
 
 std::string required_variable(const std::string& url, const char* name) {
   const char* value = std::getenv(name);
-  if (!value || !*value) unusable(url, std::string("the environment variable ") + name + " is not set");
+  if (!value || !*value)
+    unusable(url, std::string("the environment variable ") + name + " is not set");
   return value;
 }
 
@@ -165,12 +166,12 @@ std::shared_ptr<WorldStore> open_rendezvous(const std::string& url, RendezvousOp
     if (!options.rank) options.rank = number_variable(url, "RANK");
     if (!options.world_size) options.world_size = number_variable(url, "WORLD_SIZE");
     const std::string host = required_variable(url, "MASTER_ADDR");
-    const auto port = static_cast<std::uint16_t>(
-        parse_number(url, required_variable(url, "MASTER_PORT")));
+    const auto port =
+        static_cast<std::uint16_t>(parse_number(url, required_variable(url, "MASTER_PORT")));
     const char* launcher = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
     const bool launcher_hosts = launcher && std::string_view(launcher) == "True";
-    return use_store(open_tcp(url, host, port, !launcher_hosts && options.rank == 0,
-                              options.timeout));
+    return use_store(
+        open_tcp(url, host, port, !launcher_hosts && options.rank == 0, options.timeout));
   }
   unusable(url, "unknown scheme '" + scheme + "' (tcp, file or env)");
 }

@@ -9,9 +9,9 @@
 #include "hawser/node/call_context.h"
 #include "hawser/node/node.h"
 
-// Coroutines with futures: `co_await node.call<T>(...)`, and functions that return Future<T> and use
-// co_await or co_return. A coroutine starts at once on its caller's thread; after a wait it goes on
-// a thread of the node, still serving the same call.
+// Coroutines with futures: `co_await node.call<T>(...)`, and functions that return Future<T> and
+// use co_await or co_return. A coroutine starts at once on its caller's thread; after a wait it
+// goes on a thread of the node, still serving the same call.
 //
 //   node.serve("twice", [&node](at::Tensor x) -> hawser::Future<at::Tensor> {
 //     at::Tensor once = co_await node.call<at::Tensor>("worker", "scale", x, 2.0);

@@ -56,8 +56,7 @@ void Function::run(const CallContext& context) {
 
 void Function::learn(Duration took) {
   const int before = slowness_.load(std::memory_order_relaxed);
-  const int after =
-      took > kBrief ? std::min(before + kSlowRun, kSlowest) : std::max(before - 1, 0);
+  const int after = took > kBrief ? std::min(before + kSlowRun, kSlowest) : std::max(before - 1, 0);
   if (after != before) slowness_.store(after, std::memory_order_relaxed);
 }
 

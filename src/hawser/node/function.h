@@ -38,8 +38,8 @@ class Function {
   bool is_brief() const { return slowness_.load(std::memory_order_relaxed) <= kStillBrief; }
 
  private:
-  // A slow run adds kSlowRun, a quick one takes one away. One slow run in many is a thread that lost
-  // its core for a moment; two close together are a slow function.
+  // A slow run adds kSlowRun, a quick one takes one away. One slow run in many is a thread that
+  // lost its core for a moment; two close together are a slow function.
   static constexpr Duration kBrief = std::chrono::microseconds(20);
   static constexpr int kSlowRun = 8;
   static constexpr int kStillBrief = 8;

@@ -23,8 +23,8 @@ namespace {
 
 void check_name(const std::string& name) {
   const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '-' || c == '_' || c == ':' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == ':' || c == '.';
   };
   if (name.empty() || name.size() > wire::kMaxNameBytes ||
       !std::all_of(name.begin(), name.end(), allowed)) {
@@ -129,8 +129,8 @@ void Node::Machinery::open_transports() {
   for (const std::string& name : options_.transports) {
     std::unique_ptr<transport::Transport> transport;
     if (name == "shm") {
-      transport = transport::shm::create_shm(control_, *agent_, random_, *pool_, *bell_,
-                                        options_.limits);
+      transport =
+          transport::shm::create_shm(control_, *agent_, random_, *pool_, *bell_, options_.limits);
     } else if (name == "tcp") {
       transport =
           transport::tcp::create_tcp(control_, *agent_, random_, *pool_, options_.limits, tcp);
@@ -183,12 +183,12 @@ void Node::Machinery::start(Node& node) {
   agent::AgentOptions agent_options;
   agent_options.detector = options_.failure_detector;
   agent_options.limits = options_.limits;
-  agent_ = std::make_unique<agent::Agent>(
-      agent_options, agent::Agent::Surroundings{.clock = clock_,
-                                                .timers = control_,
-                                                .directory = *directory_,
-                                                .workshop = *this,
-                                                .handler = *this});
+  agent_ = std::make_unique<agent::Agent>(agent_options,
+                                          agent::Agent::Surroundings{.clock = clock_,
+                                                                     .timers = control_,
+                                                                     .directory = *directory_,
+                                                                     .workshop = *this,
+                                                                     .handler = *this});
   connect_departure();
   agent_->introduce(identity);
   open_transports();
@@ -213,8 +213,7 @@ void Node::Machinery::start(Node& node) {
 // ------------------------------------------------------------------------------- leaving
 
 void Node::Machinery::connect_departure() {
-  departure_ =
-      std::make_unique<agent::DepartureDriver>(options_.name, *agent_, clock_, control_);
+  departure_ = std::make_unique<agent::DepartureDriver>(options_.name, *agent_, clock_, control_);
   agent_->on_control_message = [this](const std::string& peer, const wire::Message& message) {
     departure_->control_message(peer, message);
   };
@@ -287,6 +286,7 @@ bool Node::Machinery::depart(Deadline deadline) {
   const Duration left = deadline.remaining(clock_.now());
   if (!dismissed.wait_for(left)) return false;
   dismissed.get();  // throws when the node was closed meanwhile
+  departed_.store(true);
   return true;
 }
 
@@ -301,8 +301,12 @@ std::vector<std::string> Node::Machinery::departure_waits_for() const {
 bool Node::Machinery::close(Duration patience) {
   if (inherited() || closing_.exchange(true)) return true;
   const Deadline deadline = Deadline::after(clock_, patience);
+  // When the world has ended nobody looks for this node any more, and whoever hosts the rendezvous
+  // may be gone: it is not asked to take back the card.
+  if (directory_ && departed_.load()) directory_->stop(deadline);
   if (departure_) departure_->cancel();
-  if (agent_) agent_->close(Error(ErrorKind::Invalid, "the node '" + options_.name + "' is closed"));
+  if (agent_)
+    agent_->close(Error(ErrorKind::Invalid, "the node '" + options_.name + "' is closed"));
   for (auto& transport : transports_) transport->close();
   if (directory_) directory_->stop(deadline);
   const bool all_ended = !crew_ || crew_->stop(deadline);
@@ -334,16 +338,12 @@ agent::CallHandle Node::Machinery::request(const CallOptions& options, Deadline 
     message.depth = static_cast<std::uint16_t>(serving->call()->call().depth + 1);
   }
   if (message.chain == ChainId::None) {
-    message.chain =
-        ChainId{(chain_base_ + chains_.fetch_add(1, std::memory_order_relaxed)) | 1};
+    message.chain = ChainId{(chain_base_ + chains_.fetch_add(1, std::memory_order_relaxed)) | 1};
   }
-  const Duration budget =
-      deadline.is_never() ? Duration::max() : deadline.remaining(clock_.now());
-  return agent_->request({.to = options.to,
-                          .message = std::move(message),
-                          .deadline = deadline,
-                          .budget = budget},
-                         std::move(handler));
+  const Duration budget = deadline.is_never() ? Duration::max() : deadline.remaining(clock_.now());
+  return agent_->request(
+      {.to = options.to, .message = std::move(message), .deadline = deadline, .budget = budget},
+      std::move(handler));
 }
 
 void Node::Machinery::notice(std::string_view to, wire::Call message) {
@@ -391,7 +391,8 @@ void Node::Machinery::run_operator(const CallContext& context) {
     if (results.size() == 1) {
       call.reply(write_result(nullptr, std::move(results.front())));
     } else {
-      call.reply(write_result(nullptr, c10::IValue(c10::ivalue::Tuple::create(std::move(results)))));
+      call.reply(
+          write_result(nullptr, c10::IValue(c10::ivalue::Tuple::create(std::move(results)))));
     }
   } catch (const Error& error) {
     call.fail(error);

@@ -121,6 +121,7 @@ class Node::Machinery final : public agent::Workshop,
 
   Guarded<Future<void>> dismissed_;  // valid once this node has asked to leave
   mutable Guarded<std::vector<std::string>> not_yet_joined_;  // that depart() waits for
+  std::atomic<bool> departed_{false};  // the world of a graceful shutdown has ended
   std::atomic<bool> closing_{false};
   std::atomic<bool> closed_{false};
 };

@@ -85,9 +85,10 @@ UniqueFunction<void()> Node::send_raw(const CallOptions& options, Deadline deadl
   machinery_->refuse_if_inherited();
   if (!machinery_->await_room(options.to, prepared.payload, deadline)) {
     agent::Answer answer;
-    answer.error = Error(ErrorKind::Overloaded,
-                         "no room for the call in time: max_bytes_in_flight_per_peer are unanswered")
-                       .about(options.to, prepared.function);
+    answer.error =
+        Error(ErrorKind::Overloaded,
+              "no room for the call in time: max_bytes_in_flight_per_peer are unanswered")
+            .about(options.to, prepared.function);
     handler(std::move(answer));
     return nullptr;
   }

@@ -93,8 +93,8 @@ class Node {
 
   // Graceful: serves on until every member of a static world has called it or is lost and no call
   // is running anywhere, then closes. However long that takes, unless `timeout` is given: then
-  // throws Error(Timeout), naming who is missing, and the node goes on. In a dynamic world waits for
-  // this node's own calls, then leaves.
+  // throws Error(Timeout), naming who is missing, and the node goes on. In a dynamic world waits
+  // for this node's own calls, then leaves.
   void shutdown(Duration timeout = kForever);
   // At once: outstanding calls fail, handlers are told that they are cancelled and waited for until
   // the deadline. Idempotent, never throws. False when handlers were still running.

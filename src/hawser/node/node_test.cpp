@@ -84,8 +84,7 @@ TEST_P(TwoNodes, StructsAndContainers) {
 }
 
 TEST_P(TwoNodes, OperatorsNeedNoRegistration) {
-  const at::Tensor sum =
-      a_.call<at::Tensor>("b", "aten::add", at::ones({2}), at::ones({2})).get();
+  const at::Tensor sum = a_.call<at::Tensor>("b", "aten::add", at::ones({2}), at::ones({2})).get();
   EXPECT_TRUE(at::equal(sum, at::ones({2}) * 2));
   EXPECT_EQ(kind_of([&] { a_.call<at::Tensor>("b", "aten::add", std::string("x")); }),
             ErrorKind::Invalid);
@@ -101,8 +100,7 @@ TEST_P(TwoNodes, ErrorsAreTyped) {
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::Invalid);
-    EXPECT_EQ(error.message(),
-              "takes_int(int) -> None: argument 1: expected int, got string");
+    EXPECT_EQ(error.message(), "takes_int(int) -> None: argument 1: expected int, got string");
     EXPECT_EQ(error.details().node, "b");
     EXPECT_EQ(error.details().function, "takes_int");
   }
@@ -114,9 +112,7 @@ TEST_P(TwoNodes, DeadlinePassesAndReachesTheHandler) {
     context.on_cancel([&] { cancelled.count_down(); });
     cancelled.wait();
   });
-  EXPECT_EQ(kind_of([&] {
-              a_.call<void>({.to = "b", .timeout = 50ms}, "slow").get();
-            }),
+  EXPECT_EQ(kind_of([&] { a_.call<void>({.to = "b", .timeout = 50ms}, "slow").get(); }),
             ErrorKind::Timeout);
   cancelled.wait();
 }
@@ -185,7 +181,8 @@ TEST_P(TwoNodes, ManyThreadsManyCalls) {
 TEST_P(TwoNodes, ManyInFlight) {
   b_.serve("square", [](std::int64_t x) { return x * x; });
   std::vector<Future<std::int64_t>> futures;
-  for (std::int64_t i = 0; i < 2000; ++i) futures.push_back(a_.call<std::int64_t>("b", "square", i));
+  for (std::int64_t i = 0; i < 2000; ++i)
+    futures.push_back(a_.call<std::int64_t>("b", "square", i));
   for (std::int64_t i = 0; i < 2000; ++i) EXPECT_EQ(futures[i].get(), i * i);
 }
 

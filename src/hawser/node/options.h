@@ -43,8 +43,8 @@ struct NodeOptions {
 
   // In the order in which they are tried. "tcp" becomes "tls" when `tls` is set.
   std::vector<std::string> transports = {"shm", "tcp"};
-  // Which addresses tcp listens on; see transport/tcp/tcp_transport.h. Unset: HAWSER_SOCKET_IFNAME and
-  // its relatives, else the address that routes to the rendezvous, else loopback.
+  // Which addresses tcp listens on; see transport/tcp/tcp_transport.h. Unset: HAWSER_SOCKET_IFNAME
+  // and its relatives, else the address that routes to the rendezvous, else loopback.
   std::string address{};
   std::string interfaces{};
   std::uint16_t port = 0;

@@ -18,7 +18,7 @@ namespace hawser::transport {
 struct PeerIdentity {
   std::string name;
   Incarnation incarnation{};
-  std::uint16_t minor = 0;               // of its protocol version
+  std::uint16_t minor = 0;              // of its protocol version
   std::vector<std::uint16_t> features;  // that both ends have
 };
 
@@ -34,9 +34,10 @@ struct LinkStats {
 // One established connection between two incarnations of two nodes: the contract that every
 // transport keeps and tests/contract checks.
 //
-//   LINK-1  Frames arrive complete, unchanged, once, and in the order in which send() accepted them.
-//   LINK-2  send() never blocks and never runs foreign code except destructors of the segments.
-//   LINK-3  After close(), or when the other end is gone, receive() returns Closed after the frames
+//   LINK-1  Frames arrive complete, unchanged, once, and in the order in which send() accepted
+//   them. LINK-2  send() never blocks and never runs foreign code except destructors of the
+//   segments. LINK-3  After close(), or when the other end is gone, receive() returns Closed after
+//   the frames
 //           that had arrived before, send() returns false, and all segments are let go.
 //   LINK-4  A malformed byte from the peer closes this link with a reason and does nothing else.
 //   LINK-5  Memory taken for a peer is bounded by Limits whatever it sends.
@@ -62,8 +63,8 @@ class Link {
   // decrypted bytes in a buffer, a queue that can be written on. Same thread rule as receive().
   virtual bool pending() const = 0;
 
-  // To be watched for reading, and for writing while wants_write(); -1 if there is none. Stays open,
-  // and readable once the link is closed, until the link is destroyed.
+  // To be watched for reading, and for writing while wants_write(); -1 if there is none. Stays
+  // open, and readable once the link is closed, until the link is destroyed.
   virtual int descriptor() const = 0;
   virtual bool wants_write() const = 0;
   // Whether every frame is announced by the descriptor; otherwise pending() must be asked as well.

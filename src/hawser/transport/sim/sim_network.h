@@ -1,10 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -30,7 +29,6 @@ enum class Mishap : std::uint8_t {
   Duplicated,  // ... delivered twice
   Reordered,   // ... overtook another
 };
-inline constexpr std::size_t kMishaps = 7;
 std::string_view to_string(Mishap mishap);
 
 // How the network behaves. Chances are per mille.

@@ -338,7 +338,8 @@ agent::CallHandle Node::Machinery::request(const CallOptions& options, Deadline 
     message.depth = static_cast<std::uint16_t>(serving->call()->call().depth + 1);
   }
   if (message.chain == ChainId::None) {
-    message.chain = ChainId{(chain_base_ + chains_.fetch_add(1, std::memory_order_relaxed)) | 1};
+    // Odd, so never None; steps of two, so that no two calls share one.
+    message.chain = ChainId{(chain_base_ + chains_.fetch_add(2, std::memory_order_relaxed)) | 1};
   }
   const Duration budget = deadline.is_never() ? Duration::max() : deadline.remaining(clock_.now());
   return agent_->request(

@@ -42,13 +42,12 @@ Descriptor checked(int fd, const char* what) {
   return Descriptor(fd);
 }
 
-// False when the time is up before there is something to read (or the end of it).
-bool await_readable(int fd, Duration patience) {
-  const auto deadline = steady_clock::now() + patience;
+// False when the time is up before one of `events` (or the end of the conversation) is there.
+bool await_event(int fd, short events, steady_clock::time_point deadline) {
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now()).count();
-    pollfd waiting{fd, POLLIN, 0};
+    pollfd waiting{fd, events, 0};
     const int ready = ::poll(&waiting, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) failed("poll");
@@ -121,15 +120,21 @@ void Channel::tell(std::string_view message) {
 }
 
 std::optional<std::string> Channel::hear(Duration patience) {
-  if (!await_readable(socket_.get(), patience)) {
-    throw std::runtime_error("the other process said nothing in time");
-  }
+  const auto deadline = steady_clock::now() + patience;
   std::string message(kLongestMessage, '\0');
-  const ssize_t size = ::recv(socket_.get(), message.data(), message.size(), 0);
-  if (size < 0 && errno != ECONNRESET) failed("cannot hear");
-  if (size <= 0) return std::nullopt;
-  message.resize(static_cast<std::size_t>(size));
-  return message;
+  while (await_event(socket_.get(), POLLIN, deadline)) {
+    const ssize_t size = ::recv(socket_.get(), message.data(), message.size(), MSG_DONTWAIT);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (size < 0 && errno != ECONNRESET) failed("cannot hear");
+    if (size <= 0) return std::nullopt;
+    message.resize(static_cast<std::size_t>(size));
+    return message;
+  }
+  throw std::runtime_error("the other process said nothing in time");
+}
+
+bool Channel::await_end(Duration patience) {
+  return await_event(socket_.get(), 0, steady_clock::now() + patience);
 }
 
 std::string Channel::expect(std::string_view beginning, Duration patience) {
@@ -162,7 +167,7 @@ struct Process::Child {
   // Zombies included: false when it is still running.
   bool reap(Duration patience) {
     if (ending) return true;
-    if (!await_readable(handle.get(), patience)) return false;
+    if (!await_event(handle.get(), POLLIN, steady_clock::now() + patience)) return false;
     siginfo_t info{};
     if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED) != 0) failed("waitid");
     ending = ending_of(info);

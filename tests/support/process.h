@@ -39,6 +39,8 @@ class Channel {
   std::optional<std::string> hear(Duration patience = kPatience);
   // Throws unless the next message starts with `beginning`; returns the rest.
   std::string expect(std::string_view beginning, Duration patience = kPatience);
+  // Without listening; false when the other end is still there.
+  bool await_end(Duration patience = kPatience);
 
  private:
   transport::Descriptor socket_;

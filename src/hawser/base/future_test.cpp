@@ -136,7 +136,8 @@ TEST_F(FutureTest, WhatProducingThrowsIsTheError) {
 }
 
 TEST_F(FutureTest, CallbacksRunOnTheScheduler) {
-  auto [promise, future] = make<int>();
+  auto [promise, settled_later] = make<int>();
+  const Future<int> future = settled_later;
   std::vector<int> seen;
   const auto note = [&](const Result<int>& outcome) {
     EXPECT_TRUE(future.done());

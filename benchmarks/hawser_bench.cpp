@@ -12,6 +12,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -306,8 +307,7 @@ class Burners {
       if (burner != 0) continue;
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(1);
-      for (volatile double x = 1;; x = x * 1.0000001 + 1e-9) {
-      }
+      for (volatile std::uint64_t turns = 0;;) turns = turns + 1;
     }
   }
   ~Burners() {

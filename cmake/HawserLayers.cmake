@@ -113,7 +113,8 @@ function(hawser_shared_library)
     PUBLIC hawser::torch Threads::Threads
     PRIVATE OpenSSL::SSL OpenSSL::Crypto)
   # -z defs: a symbol that libtorch does not export is a link error, not an error at load time.
-  target_link_options(hawser PRIVATE "LINKER:--version-script=${exports}" LINKER:-z,defs)
+  target_link_options(hawser PRIVATE "LINKER:--version-script=${exports}" LINKER:-z,defs
+    LINKER:-Bsymbolic-functions)
   if(TARGET hawser_protocol)
     add_dependencies(hawser hawser_protocol)
   endif()

@@ -17,11 +17,14 @@ namespace {
 using transport::PollSeat;
 
 constexpr Duration kParkedFor = std::chrono::seconds(5);  // then a surplus hand ends
-constexpr std::size_t kFewestHands = 2;                   // one polls, one is the anchor
+constexpr std::size_t kFewestHands = 2;                   // one polls, one is an anchor
+constexpr std::size_t kMostAnchors = 2;
 constexpr int kIdleTicks = 16;
 constexpr int kDrainAtOnce = 64;
 // A node that got a request this recently is better polled by a hand, which can run the next one.
 constexpr std::int64_t kRequestsAreComingNs = 200'000;
+// One that got a request this recently is a server too: a waiter does not keep the seat from it.
+constexpr std::int64_t kServedLatelyNs = 100'000'000;
 
 PollSeat::Sitter this_thread() {
   static std::atomic<PollSeat::Sitter> next{1};
@@ -108,6 +111,7 @@ bool Crew::stop(Deadline deadline) {
              seat_.steal(me, Seat::State::HandPolls);
     });
     roster->seat_closed = true;
+    wakes_.wake();
     finished.swap(roster->finished);
     for (Hand& hand : roster->hands) {
       if (hand.thread.joinable()) hand.thread.detach();
@@ -157,6 +161,7 @@ void Crew::work(Hand& hand) {
       just_served = false;
     }
   }
+  if (stopping_.load(std::memory_order_relaxed)) bell_->ring();  // one ring wakes one anchor
   std::vector<std::thread> ended_before;
   {
     auto roster = roster_.lock();
@@ -189,7 +194,7 @@ bool Crew::one_lookout_fewer() {
 // when it has to stay.
 bool Crew::step_away() {
   const bool replaced = one_lookout_fewer();
-  if (replaced && anchored_.load(std::memory_order_seq_cst)) return true;
+  if (replaced && anchors_.load(std::memory_order_seq_cst) != 0) return true;
   HAWSER_STEP();
   auto roster = roster_.lock();
   return step_away(*roster, replaced);
@@ -203,7 +208,7 @@ bool Crew::step_away(Roster& roster, bool replaced) {
   // If there is no anchor and every lookout that remains is parked, one has to get up. Any other
   // one is awake, and will not sleep elsewhere than on the bell.
   const std::size_t lying = roster.parked - roster.summoned;
-  if (!roster.anchored && lying > 0 && lookouts_.load(std::memory_order_seq_cst) <= lying) {
+  if (roster.anchors == 0 && lying > 0 && lookouts_.load(std::memory_order_seq_cst) <= lying) {
     ++roster.summoned;
     summons_.notify_one();
   }
@@ -239,6 +244,7 @@ void Crew::lead(Hand& hand, bool just_served) {
   const auto me = this_thread();
   set_->disarm();
   spinner_.restart();
+  wakes_.wake();  // the seat may have been stolen from somebody who meant to
   bool served = just_served;
   while (!stopping_.load(std::memory_order_relaxed)) {
     std::shared_ptr<Task> task;
@@ -247,9 +253,11 @@ void Crew::lead(Hand& hand, bool just_served) {
       served = true;
       if (!run_seated(hand, std::move(task))) return;
       spinner_.restart();
-    } else if (set_->next(arrival)) {
-      served = true;
+      continue;
+    }
+    if (set_->next(arrival)) {
       if (take_in(arrival, task)) {
+        served = true;
         if (!step_away()) {
           enqueue(std::move(task), /*announce=*/false);  // CREW-2
         } else if (!run_seated(hand, std::move(task))) {
@@ -257,7 +265,10 @@ void Crew::lead(Hand& hand, bool just_served) {
         }
       }
       spinner_.restart();
-    } else if (!served || !spinner_.look_on()) {
+      continue;
+    }
+    wakes_.wake();
+    if (!served || !spinner_.look_on()) {
       if (try_leave(me, Seat::State::HandPolls)) return;
       set_->disarm();
     }
@@ -267,8 +278,9 @@ void Crew::lead(Hand& hand, bool just_served) {
 
 // True when the frame is a request, to be run.
 bool Crew::take_in(transport::PollSet::Arrival& arrival, std::shared_ptr<Task>& task) {
+  const Wakes::Collecting together(wakes_);
   if (arrival.closed) {
-    arrival.sink->on_closed();
+    std::exchange(arrival.closed, nullptr)->on_closed();
     return false;
   }
   task = arrival.sink->on_frame(std::move(arrival.frame));
@@ -301,6 +313,7 @@ bool Crew::sit_down(Seat::Sitter me) {
 
 // SEAT-1: arm, look, leave.
 bool Crew::try_leave(Seat::Sitter me, Seat::State polls) {
+  wakes_.wake();
   if (set_->arm_and_look()) return false;
   if (polls == Seat::State::HandPolls && queue_can_be_served()) return false;
   HAWSER_STEP();
@@ -310,6 +323,7 @@ bool Crew::try_leave(Seat::Sitter me, Seat::State polls) {
 // Leaves although there may be something to do, and sees that another hand does it. A mark on the
 // seat is not enough for the queue: an attempt to leave may have taken it back.
 void Crew::vacate() {
+  wakes_.wake();
   const bool something_there = set_->arm_and_look();
   const bool knocked = seat_.vacate();
   if (knocked || something_there || queue_can_be_served()) bell_->ring();
@@ -321,9 +335,8 @@ void Crew::vacate() {
 bool Crew::anchor_or_park(Hand& hand) {
   auto roster = roster_.lock();
   if (roster->stopping || queue_can_be_served()) return false;
-  if (roster->anchored) return park(roster);
-  roster->anchored = true;
-  anchored_.store(true, std::memory_order_seq_cst);
+  if (roster->anchors >= kMostAnchors) return park(roster);
+  anchors_.store(++roster->anchors, std::memory_order_seq_cst);
   roster.unlock();
   anchor(hand);
   return false;
@@ -340,8 +353,7 @@ void Crew::anchor(Hand& hand) {
   }
   {
     auto roster = roster_.lock();
-    roster->anchored = false;
-    anchored_.store(false, std::memory_order_seq_cst);
+    anchors_.store(--roster->anchors, std::memory_order_seq_cst);
   }
   HAWSER_STEP();
   if (seated || seat_.knock(me)) lead(hand, false);
@@ -349,15 +361,16 @@ void Crew::anchor(Hand& hand) {
 
 // True when the seat had been away for a whole tick and is now this hand's.
 bool Crew::on_tick(Seat::Sitter me) {
+  auto ticking = ticking_.lock();
   const std::uint64_t lends = seat_.lends();
   const auto state = seat_.state();
   const bool away = state == Seat::State::HandAway || state == Seat::State::WaiterAway;
-  if (std::exchange(lends_at_last_tick_, lends) != lends) {
-    idle_ticks_ = 0;
+  if (std::exchange(ticking->lends, lends) != lends) {
+    ticking->idle = 0;
     return false;
   }
   if (away) return seat_.steal(me, Seat::State::HandPolls);
-  if (++idle_ticks_ < kIdleTicks) return false;
+  if (++ticking->idle < kIdleTicks) return false;
   set_->stop_tick();
   if (seat_.lends() != lends) set_->start_tick();
   return false;
@@ -379,8 +392,8 @@ bool Crew::park(Guarded<Roster>::Held& roster) {
 
 // ------------------------------------------------------------------------------- waiting
 
-bool Crew::requests_are_coming() const {
-  return now_ns() - last_request_ns_.load(std::memory_order_relaxed) < kRequestsAreComingNs;
+bool Crew::had_request_within(std::int64_t ns) const {
+  return now_ns() - last_request_ns_.load(std::memory_order_relaxed) < ns;
 }
 
 bool Crew::wait(Event& event, Deadline deadline) {
@@ -397,15 +410,20 @@ bool Crew::wait(Event& event, Deadline deadline) {
 }
 
 bool Crew::sit_down_to_wait(Seat::Sitter me) {
-  return seat_.reclaim(me, Seat::State::WaiterPolls) ||
-         (seat_.state() == Seat::State::WaiterAway && seat_.steal(me, Seat::State::WaiterPolls)) ||
-         (!requests_are_coming() && seat_.take(me, Seat::State::WaiterPolls));
+  if (seat_.reclaim(me, Seat::State::WaiterPolls) ||
+      (seat_.state() == Seat::State::WaiterAway && seat_.steal(me, Seat::State::WaiterPolls))) {
+    return true;  // the bell is not armed while the seat is lent
+  }
+  if (had_request_within(kRequestsAreComingNs)) return false;
+  if (!seat_.take(me, Seat::State::WaiterPolls)) return false;
+  set_->disarm();
+  return true;
 }
 
 void Crew::poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me) {
   // Whoever queued something while a hand had the seat has left it to that hand.
   if (queue_can_be_served()) bell_->ring();
-  set_->disarm();
+  wakes_.wake();
   spinner_.restart();
   bool handed_over = false;
   while (!event.happened() && !handed_over && !stopping_.load(std::memory_order_relaxed)) {
@@ -417,10 +435,16 @@ void Crew::poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me) 
       spinner_.restart();
       continue;
     }
+    wakes_.wake();
     if (!spinner_.look_on()) break;
-    if (deadline.passed(std::chrono::steady_clock::now())) break;
+    if (!deadline.is_never() && deadline.passed(std::chrono::steady_clock::now())) break;
   }
-  if (event.happened() && replies_expected_.load(std::memory_order_relaxed) > 0 &&
+  // Replies that are here already spare their waiters the whole way to the seat.
+  const bool all_replies = handed_over || replies_expected_.load(std::memory_order_relaxed) <= 0 ||
+                           drain(kDrainAtOnce);
+  wakes_.wake();
+  // Who waits once waits again. If not, an anchor has the seat after a tick.
+  if (event.happened() && all_replies && !had_request_within(kServedLatelyNs) &&
       queued_.load(std::memory_order_seq_cst) == 0) {
     seat_.lend();
     HAWSER_STEP();

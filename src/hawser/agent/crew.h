@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hawser/agent/spinner.h"
+#include "hawser/base/event.h"
 #include "hawser/base/guarded.h"
 #include "hawser/base/scheduler.h"
 #include "hawser/transport/doorbell.h"
@@ -36,11 +37,13 @@ struct CrewStats {
 
 // The threads of a node that move its bytes and run its handlers. There is no separate network
 // thread: one hand sits on the poll seat, and runs a request that it reads itself. Before it does,
-// another hand, the anchor, is asleep on the bell, so that frames are looked after meanwhile.
+// another hand, an anchor, is asleep on the bell, so that frames are looked after meanwhile. Two
+// hands sleep on the bell where there are so many: then the one that is woken by a ring can go on
+// to run a request without waking another first.
 //
-//   CREW-1  At least one hand is a lookout: not in user code. It polls, is the anchor, or is on its
+//   CREW-1  At least one hand is a lookout: not in user code. It polls, is an anchor, or is on its
 //           way to be. A hand goes into user code only if another lookout remains (step_away()),
-//           and hands park only while there is an anchor.
+//           and hands park only while there are anchors.
 //   CREW-2  A hand that is the last lookout at the thread limit keeps looking and queues requests;
 //           whoever returns from user code looks at the queue. A request whose chain of calls
 //           already holds a hand is then refused with Overloaded: waiting for a thread could be
@@ -86,7 +89,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
     std::vector<std::thread> finished;  // to be joined
     std::size_t parked = 0;
     std::size_t summoned = 0;  // parked hands that have been told to get up
-    bool anchored = false;
+    std::size_t anchors = 0;  // asleep on the bell
     bool stopping = false;
     bool seat_closed = false;  // stop() has it, for good
   };
@@ -108,7 +111,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   bool try_leave(Seat::Sitter me, Seat::State polls);
   void vacate();
 
-  // The anchor, and those who are not needed.
+  // Anchors, and those who are not needed.
   bool anchor_or_park(Hand& hand);
   void anchor(Hand& hand);
   bool on_tick(Seat::Sitter me);
@@ -129,15 +132,19 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   void poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me);
   void leave_waiting(Seat::Sitter me);
   bool drain(int at_most);
-  bool requests_are_coming() const;
+  bool had_request_within(std::int64_t ns) const;
 
   const CrewOptions options_;
   const std::shared_ptr<transport::Doorbell> bell_;
   const std::shared_ptr<transport::PollSet> set_;
   Seat seat_;
   Spinner spinner_;                       // holder of the seat
-  std::uint64_t lends_at_last_tick_ = 0;  // anchor
-  int idle_ticks_ = 0;                    // anchor
+  Wakes wakes_;                           // holder of the seat
+  struct Ticking {
+    std::uint64_t lends = 0;  // at the last tick
+    int idle = 0;             // ticks without a lend
+  };
+  Guarded<Ticking> ticking_;
 
   mutable Guarded<Roster> roster_;
   Condition summons_;
@@ -145,7 +152,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   std::atomic<std::size_t> lookouts_{0};      // hands that are not in user code
   std::atomic<std::size_t> threads_{0};       // hands that are not about to end
   std::atomic<bool> no_more_threads_{false};  // the system refused one; until a hand comes back
-  std::atomic<bool> anchored_{false};         // copies of what the roster says, for the fast path
+  std::atomic<std::size_t> anchors_{0};       // copies of what the roster says, for the fast path
   std::atomic<std::size_t> queued_{0};
   std::atomic<bool> stopping_{false};
 

@@ -18,6 +18,7 @@ IncomingCall::IncomingCall(wire::InFrame frame, wire::ReceivedCall call, std::st
       preparation_(std::move(preparation)) {}
 
 IncomingCall::~IncomingCall() {
+  if (answered_.load(std::memory_order_acquire)) return;
   fail(Error(ErrorKind::Remote, "the handler dropped the call without answering it"));
 }
 

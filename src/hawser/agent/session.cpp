@@ -199,9 +199,8 @@ std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame frame,
   const Deadline deadline =
       call.budget_us == 0
           ? Deadline::never()
-          : Deadline::after(clock_,
-                            std::chrono::microseconds(static_cast<std::int64_t>(
-                                std::min<std::uint64_t>(call.budget_us, INT64_MAX / 2000))));
+          : Deadline(now + std::chrono::microseconds(static_cast<std::int64_t>(
+                               std::min<std::uint64_t>(call.budget_us, INT64_MAX / 2000))));
   const CallId id = call.id;
   Preparation preparation = handler_.prepare(call);
   auto incoming =

@@ -10,29 +10,45 @@ namespace hawser::agent {
 // looking on costs a core; so it looks on for a while after each frame, and stops doing so where
 // that does harm. Belongs to the holder of the poll seat.
 //
-// The loop calls sched_yield: a peer that the kernel put on the same core gets to run at once.
-// Beside compute-bound threads a yield gives away a whole time slice; the first one that takes long
-// ends the spinning for a while, twice as long each time it happens again.
+// The loop calls sched_yield: a peer that the kernel put on the same core gets to run at once. It
+// does so often where somebody else was found to want the core, and seldom where nobody did.
+// Beside compute-bound threads a yield gives away a whole time slice. A yield that took a slice, or
+// took long and brought nothing, therefore ends the spinning for the next waits: for twice as many
+// when it happens again soon after. (A peer on the same core that works through a batch makes a
+// yield long too, but then there is something to read.)
 class Spinner {
  public:
   explicit Spinner(Duration limit) : limit_(limit) {}
 
   // A frame came, or the poller has just sat down.
-  void restart() { round_ = 0; }
+  void restart() {
+    round_ = 0;
+    suspects_ = false;
+  }
   // Nothing came. False: go to sleep.
   bool look_on();
 
  private:
+  bool give_up(TimePoint now);
+
   Duration limit_;
   std::uint32_t round_ = 0;
+  std::uint32_t next_yield_ = 0;                      // in which round
+  std::uint32_t rounds_per_yield_ = kFewestRounds;
   TimePoint since_{};
-  TimePoint banned_until_{};
-  Duration next_ban_ = kFirstBan;
+  bool suspects_ = false;        // a yield took long; if it brought nothing, that was harm
+  std::uint32_t waits_off_ = 0;  // waits without spinning that are left
+  std::uint32_t next_ban_ = kFirstBan;
+  TimePoint unbanned_since_{};
 
-  static constexpr Duration kFirstBan = std::chrono::milliseconds(10);
-  static constexpr Duration kLongestBan = std::chrono::seconds(2);
+  static constexpr std::uint32_t kFewestRounds = 2;
+  static constexpr std::uint32_t kMostRounds = 32;
+  static constexpr std::uint32_t kFirstBan = 32;
+  static constexpr std::uint32_t kLongestBan = 16'384;
+  static constexpr Duration kEmptyYield = std::chrono::nanoseconds(800);
   static constexpr Duration kLongYield = std::chrono::microseconds(50);
-  static constexpr Duration kForgiveAfter = std::chrono::seconds(5);
+  static constexpr Duration kTimeSlice = std::chrono::microseconds(700);
+  static constexpr Duration kForgiveAfter = std::chrono::milliseconds(20);
 };
 
 }  // namespace hawser::agent

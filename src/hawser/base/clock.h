@@ -38,10 +38,10 @@ class Deadline {
   constexpr Deadline() = default;
   constexpr explicit Deadline(TimePoint at) : at_(at) {}
   static constexpr Deadline never() { return Deadline(); }
-  static Deadline after(const Clock& clock, Duration budget) {
-    const TimePoint now = clock.now();
+  static Deadline from(TimePoint now, Duration budget) {
     return budget >= TimePoint::max() - now ? never() : Deadline(now + budget);
   }
+  static Deadline after(const Clock& clock, Duration budget) { return from(clock.now(), budget); }
 
   bool is_never() const { return at_ == TimePoint::max(); }
   TimePoint at() const { return at_; }

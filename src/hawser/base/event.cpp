@@ -5,14 +5,15 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <utility>
 
 namespace hawser {
 namespace {
 
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 
-void futex_wake_all(std::atomic<std::uint32_t>& word) {
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT32_MAX,
+void futex_wake_all(std::atomic<std::uint32_t>* word) {
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(word), FUTEX_WAKE_PRIVATE, INT32_MAX,
             nullptr, nullptr, 0);
 }
 
@@ -28,12 +29,31 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadli
             deadline.is_never() ? nullptr : &at, nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
+thread_local Wakes* collecting = nullptr;
+
 }  // namespace
 
 void Event::set() {
-  if (state_.exchange(kHappened, std::memory_order_acq_rel) == kSomebodySleeps) {
-    futex_wake_all(state_);
+  if (state_.exchange(kHappened, std::memory_order_acq_rel) != kSomebodySleeps) return;
+  if (collecting) {
+    collecting->add(&state_);
+  } else {
+    futex_wake_all(&state_);
   }
+}
+
+Wakes::Collecting::Collecting(Wakes& wakes) : before_(std::exchange(collecting, &wakes)) {}
+
+Wakes::Collecting::~Collecting() { collecting = before_; }
+
+void Wakes::add(Word word) {
+  if (count_ == kMost) wake_all();
+  words_[count_++] = word;
+}
+
+void Wakes::wake_all() {
+  for (std::size_t i = 0; i < count_; ++i) futex_wake_all(words_[i]);
+  count_ = 0;
 }
 
 bool Event::sleep_until(Deadline deadline) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <latch>
 #include <memory>
@@ -75,6 +76,43 @@ TEST(Event, MayBeDestroyedAsSoonAsItHasHappened) {
     event.reset();
     setter.join();
   }
+}
+
+TEST(Wakes, KeepsSleepersAsleepUntilToldTo) {
+  Event first, second;
+  std::atomic<int> awake{0};
+  const auto sleeper = [&](Event& event) {
+    return std::thread([&] {
+      event.sleep_until(Deadline::never());
+      ++awake;
+    });
+  };
+  std::thread one = sleeper(first), two = sleeper(second);
+  Wakes wakes;
+  {
+    const Wakes::Collecting together(wakes);
+    first.set();
+    second.set();
+  }
+  EXPECT_TRUE(first.happened());
+  wakes.wake();
+  one.join();
+  two.join();
+  EXPECT_EQ(awake, 2);
+}
+
+TEST(Wakes, WakesWhatDoesNotFit) {
+  std::vector<Event> events(100);
+  std::vector<std::thread> sleepers;
+  for (Event& event : events) {
+    sleepers.emplace_back([&event] { event.sleep_until(Deadline::never()); });
+  }
+  {
+    Wakes wakes;
+    const Wakes::Collecting together(wakes);
+    for (Event& event : events) event.set();
+  }
+  for (std::thread& sleeper : sleepers) sleeper.join();
 }
 
 }  // namespace

@@ -32,9 +32,10 @@ using Stored = std::conditional_t<std::is_void_v<T>, Nothing, T>;
 template <class T>
 struct FutureState {
   using Outcome = Result<Stored<T>>;
-  struct Callbacks {
-    bool run = false;  // the outcome is there; new callbacks are posted at once
-    std::vector<UniqueFunction<void(const Outcome&)>> waiting;
+  struct Interested {
+    bool told = false;  // the outcome is there; new callbacks are posted at once
+    std::vector<UniqueFunction<void(const Outcome&)>> callbacks;
+    UniqueFunction<void()> canceller;
   };
 
   explicit FutureState(std::shared_ptr<Scheduler> where, Deadline by)
@@ -45,21 +46,19 @@ struct FutureState {
   Event settled;
   std::atomic<bool> claimed{false};  // by the one who settles it
   std::optional<Outcome> outcome;    // written by that one, before `settled`
-  Guarded<Callbacks> callbacks;
-  Guarded<UniqueFunction<void()>> canceller;
+  Guarded<Interested> interested;
 
   // Exactly one settle() has an effect.
   static bool settle(const std::shared_ptr<FutureState>& self, Outcome outcome) {
     if (self->claimed.exchange(true, std::memory_order_acq_rel)) return false;
     self->outcome.emplace(std::move(outcome));
-    UniqueFunction<void()> canceller;
-    std::swap(canceller, *self->canceller.lock());
     self->settled.set();  // first: a callback finds the future done()
-    auto callbacks = self->callbacks.lock();
-    callbacks->run = true;
-    auto waiting = std::move(callbacks->waiting);
-    callbacks.unlock();
-    for (auto& callback : waiting) {
+    auto interested = self->interested.lock();
+    interested->told = true;
+    const UniqueFunction<void()> dying = std::move(interested->canceller);
+    auto callbacks = std::move(interested->callbacks);
+    interested.unlock();
+    for (auto& callback : callbacks) {
       self->scheduler->post(
           [self, callback = std::move(callback)]() mutable { callback(*self->outcome); });
     }
@@ -69,9 +68,9 @@ struct FutureState {
   static void on_settled(const std::shared_ptr<FutureState>& self,
                          UniqueFunction<void(const Outcome&)> callback) {
     {
-      auto callbacks = self->callbacks.lock();
-      if (!callbacks->run) {
-        callbacks->waiting.push_back(std::move(callback));
+      auto interested = self->interested.lock();
+      if (!interested->told) {
+        interested->callbacks.push_back(std::move(callback));
         return;
       }
     }
@@ -80,17 +79,18 @@ struct FutureState {
   }
 
   static void cancel(const std::shared_ptr<FutureState>& self) {
-    UniqueFunction<void()> canceller;
-    std::swap(canceller, *self->canceller.lock());
+    UniqueFunction<void()> canceller = std::move(self->interested.lock()->canceller);
     if (canceller) canceller();
   }
 
-  // Dropped, as by settle(), when the outcome is there already.
+  // Dropped, as by settle(), when the outcome is there already. Set once.
   static void set_canceller(const std::shared_ptr<FutureState>& self,
                             UniqueFunction<void()> canceller) {
-    auto held = self->canceller.lock();
-    if (!self->claimed.load(std::memory_order_acquire)) std::swap(canceller, *held);
-    held.unlock();
+    auto interested = self->interested.lock();
+    if (!self->claimed.load(std::memory_order_acquire)) {
+      interested->canceller = std::move(canceller);
+    }
+    interested.unlock();
   }
 };
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,6 +10,7 @@
 #include <sstream>
 
 #include "hawser/base/log.h"
+#include "hawser/base/process_forks.h"
 #include "hawser/node/c10d_store.h"
 #include "hawser/transport/loopback.h"
 #include "hawser/transport/shm/shm_transport.h"
@@ -70,11 +70,11 @@ std::string read_token_file(const std::string& path) {
 }  // namespace
 
 Node::Machinery::Machinery(NodeOptions options)
-    : options_(std::move(options)), process_(::getpid()) {}
+    : options_(std::move(options)), fork_depth_(fork_depth()) {}
 
 Node::Machinery::~Machinery() = default;
 
-bool Node::Machinery::inherited() const { return ::getpid() != process_; }
+bool Node::Machinery::inherited() const { return fork_depth() != fork_depth_; }
 
 void Node::Machinery::refuse_if_inherited() const {
   if (inherited()) invalid("the node '" + options_.name + "' belongs to the parent process");
@@ -331,8 +331,8 @@ bool Node::Machinery::await_room(std::string_view to, const wire::Payload& paylo
   return true;
 }
 
-agent::CallHandle Node::Machinery::request(const CallOptions& options, Deadline deadline,
-                                           wire::Call message, agent::AnswerHandler handler) {
+agent::CallHandle Node::Machinery::request(agent::Request request, agent::AnswerHandler handler) {
+  wire::Call& message = request.message;
   if (const CallContext* serving = current_call()) {
     message.chain = serving->call()->chain();
     message.depth = static_cast<std::uint16_t>(serving->call()->call().depth + 1);
@@ -341,15 +341,16 @@ agent::CallHandle Node::Machinery::request(const CallOptions& options, Deadline 
     // Odd, so never None; steps of two, so that no two calls share one.
     message.chain = ChainId{(chain_base_ + chains_.fetch_add(2, std::memory_order_relaxed)) | 1};
   }
-  const Duration budget = deadline.is_never() ? Duration::max() : deadline.remaining(clock_.now());
-  return agent_->request(
-      {.to = options.to, .message = std::move(message), .deadline = deadline, .budget = budget},
-      std::move(handler));
+  return agent_->request(std::move(request), std::move(handler));
 }
 
 void Node::Machinery::notice(std::string_view to, wire::Call message) {
-  const Deadline deadline = Deadline::after(clock_, options_.call_timeout);
-  request({.to = to}, deadline, std::move(message), [](agent::Answer) {});
+  const Duration budget = options_.call_timeout;
+  request({.to = to,
+           .message = std::move(message),
+           .deadline = Deadline::after(clock_, budget),
+           .budget = budget},
+          [](agent::Answer) {});
 }
 
 void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {

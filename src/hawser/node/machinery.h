@@ -49,8 +49,7 @@ class Node::Machinery final : public agent::Workshop,
 
   // False when there was none until the deadline.
   bool await_room(std::string_view to, const wire::Payload& payload, Deadline deadline);
-  agent::CallHandle request(const CallOptions& options, Deadline deadline, wire::Call message,
-                            agent::AnswerHandler handler);
+  agent::CallHandle request(agent::Request request, agent::AnswerHandler handler);
   void notice(std::string_view to, wire::Call message);
   NodeReport report() const;
 
@@ -95,7 +94,7 @@ class Node::Machinery final : public agent::Workshop,
   void run_operator(const CallContext& context);
 
   NodeOptions options_;
-  const int process_;
+  const std::uint64_t fork_depth_;
   SteadyClock clock_;
   SystemRandom random_;
   Node* node_ = nullptr;

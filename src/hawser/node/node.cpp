@@ -69,26 +69,28 @@ Node::Prepared Node::match_operator(std::string_view name, std::vector<c10::IVal
   return {std::move(matched.name), out.finish()};
 }
 
-Deadline Node::deadline_for(const CallOptions& options) const {
+Node::Timing Node::timing_of(const CallOptions& options) const {
   const Duration timeout = options.timeout.value_or(machinery_->options().call_timeout);
   if (timeout <= Duration::zero()) {
     throw Error(ErrorKind::Invalid, "a call's timeout must be positive; kForever for none");
   }
-  const Deadline own = Deadline::after(machinery_->clock(), timeout);
-  const CallContext* serving = current_call();
-  return serving ? std::min(own, serving->deadline()) : own;
+  const TimePoint now = machinery_->clock().now();
+  Deadline deadline = Deadline::from(now, timeout);
+  if (const CallContext* serving = current_call()) {
+    deadline = std::min(deadline, serving->deadline());
+  }
+  return {deadline, deadline.remaining(now)};
 }
 
-UniqueFunction<void()> Node::send_raw(const CallOptions& options, Deadline deadline,
-                                      wire::TargetKind target, Prepared prepared,
-                                      RawHandler handler) {
+UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, wire::TargetKind target,
+                                      Prepared prepared, RawHandler handler) {
   machinery_->refuse_if_inherited();
-  if (!machinery_->await_room(options.to, prepared.payload, deadline)) {
+  if (!machinery_->await_room(to, prepared.payload, timing.deadline)) {
     agent::Answer answer;
     answer.error =
         Error(ErrorKind::Overloaded,
               "no room for the call in time: max_bytes_in_flight_per_peer are unanswered")
-            .about(options.to, prepared.function);
+            .about(std::string(to), prepared.function);
     handler(std::move(answer));
     return nullptr;
   }
@@ -96,15 +98,18 @@ UniqueFunction<void()> Node::send_raw(const CallOptions& options, Deadline deadl
   message.target = target;
   message.function = prepared.function;
   message.payload = std::move(prepared.payload);
-  const auto handle =
-      machinery_->request(options, deadline, std::move(message), std::move(handler));
+  auto handle = machinery_->request({.to = to,
+                                           .message = std::move(message),
+                                           .deadline = timing.deadline,
+                                           .budget = timing.budget},
+                                          std::move(handler));
   if (const CallContext* serving = current_call()) {
     serving->on_cancel([handle] {
       agent::Agent::cancel(
           handle, Error(ErrorKind::Cancelled, "the call that made this one was cancelled"));
     });
   }
-  return [handle] {
+  return [handle = std::move(handle)] {
     agent::Agent::cancel(handle, Error(ErrorKind::Cancelled, "cancelled by the caller"));
   };
 }

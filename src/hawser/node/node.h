@@ -122,17 +122,21 @@ class Node {
   }
   Prepared match_operator(std::string_view name, std::vector<c10::IValue> args);
   void add(std::shared_ptr<Function> function);
-  Deadline deadline_for(const CallOptions& options) const;
+  struct Timing {
+    Deadline deadline;
+    Duration budget;  // until then, from the moment of the call
+  };
+  Timing timing_of(const CallOptions& options) const;
   // Returns what cancels the call.
-  UniqueFunction<void()> send_raw(const CallOptions& options, Deadline deadline,
-                                  wire::TargetKind target, Prepared prepared, RawHandler handler);
+  UniqueFunction<void()> send_raw(std::string_view to, Timing timing, wire::TargetKind target,
+                                  Prepared prepared, RawHandler handler);
   void send_notice(std::string_view to, std::string_view function, wire::Payload payload);
 
   template <class R>
   Future<R> send(const CallOptions& options, wire::TargetKind target, Prepared prepared) {
-    const Deadline deadline = deadline_for(options);
-    auto [promise, future] = Promise<R>::pair(scheduler(), deadline);
-    future.set_canceller(send_raw(options, deadline, target, std::move(prepared),
+    const Timing timing = timing_of(options);
+    auto [promise, future] = Promise<R>::pair(scheduler(), timing.deadline);
+    future.set_canceller(send_raw(options.to, timing, target, std::move(prepared),
                                   [promise = std::move(promise)](agent::Answer answer) mutable {
                                     settle(promise, std::move(answer));
                                   }));

@@ -32,8 +32,10 @@ void close_in_children(int fd) {
   if (fd < kTableSize) table[static_cast<std::size_t>(fd) / 64] |= std::uint64_t{1} << (fd % 64);
 }
 
-void keep_in_children(int fd) {
-  if (fd < kTableSize) table[static_cast<std::size_t>(fd) / 64] &= ~(std::uint64_t{1} << (fd % 64));
+bool keep_in_children(int fd) {
+  if (fd >= kTableSize) return true;
+  const std::uint64_t bit = std::uint64_t{1} << (fd % 64);
+  return (table[static_cast<std::size_t>(fd) / 64].fetch_and(~bit) & bit) != 0;
 }
 
 }  // namespace hawser::transport

@@ -9,7 +9,9 @@ namespace hawser::transport {
 // A forked child inherits every descriptor, and would keep connections open that its parent's death
 // should close. What is registered here is closed in the child at once.
 void close_in_children(int fd);
-void keep_in_children(int fd);  // no longer ours, or about to be closed
+// No longer ours, or about to be closed. False in a child that has closed it: the number may be
+// somebody else's by now.
+bool keep_in_children(int fd);
 
 // Owns a file descriptor. All of ours are close-on-exec and closed in forked children.
 class Descriptor {
@@ -35,7 +37,8 @@ class Descriptor {
     return std::exchange(fd_, -1);
   }
   void reset() {
-    if (fd_ >= 0) ::close(release());
+    const int fd = std::exchange(fd_, -1);
+    if (fd >= 0 && keep_in_children(fd)) ::close(fd);
   }
 
  private:

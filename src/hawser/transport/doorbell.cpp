@@ -80,12 +80,6 @@ void Doorbell::ring_if_asleep() {
   if (sleep != 0) wake_sleeper(*page_, event_.get(), sleep);
 }
 
-void Doorbell::reset() {
-  std::uint64_t count = 0;
-  while (::read(event_.get(), &count, sizeof count) < 0 && errno == EINTR) {
-  }
-}
-
 RemoteBell::RemoteBell(Descriptor page, Descriptor event)
     : memory_(std::move(page)), event_(std::move(event)) {
   if (!is_sealed_page(memory_.get())) {

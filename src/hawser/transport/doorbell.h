@@ -20,8 +20,8 @@ namespace hawser::transport {
 //   3. nothing there: sleep on the eventfd       3. then change sleeping from n to 0
 //
 // Both 1s and 2s are sequentially consistent, so one of the two sees the other. The eventfd is
-// level-triggered and only reset by the thread that then looks at every ring: a ring cannot be lost
-// to a thread that does not act on it.
+// watched by edge and never read: every ring wakes one thread, which then looks at every ring of
+// frames. Rings that come while nobody sleeps wait for the next who would.
 //
 // Step 3 of the producer spares the next one the system call. It comes after the ring, so that a
 // producer that is stopped or killed between the two costs nothing but a second ring; the number
@@ -55,9 +55,6 @@ class Doorbell {
   void beat() { page_->pulse.fetch_add(1, std::memory_order_relaxed); }
   // Wakes whoever sleeps on it, unconditionally: for work that no ring announces.
   void ring();
-  // Before looking at the rings.
-  void reset();
-
   int event_fd() const { return event_.get(); }
   int page_fd() const { return memory_.get(); }  // sealed memfd of one page
 

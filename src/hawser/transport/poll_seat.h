@@ -19,19 +19,18 @@ namespace hawser::transport {
 //                                     |          steal (anybody)      |
 //                                     +-------------------------------+
 //
-//   Asleep       Nobody polls. The bell is armed, and the anchor, a hand of the crew, sleeps on it.
+//   Asleep       Nobody polls. The bell is armed, and an anchor, a hand of the crew, sleeps on it.
 //   WaiterPolls  A user's thread polls inside a blocking wait. It runs no user code (CALL-1).
 //   HandPolls    A thread of the crew polls.
 //   HandAway     The hand runs a handler that is usually brief and means to go on polling.
 //   WaiterAway   The waiter has what it waited for, but more replies are on their way to it.
 //                In both the bell is not armed: peers would have to ring for each frame that
 //                arrives meanwhile, which costs them more than the frame. If the sitter does not
-//                come back within a tick, the anchor steals the seat. The tick runs only while
+//                come back within a tick, an anchor steals the seat. The tick runs only while
 //                seats are being lent.
 //
 // SEAT-1, no frame is left lying. Who wants to leave arms the bell and the sockets, looks at
-// everything once more, and then calls leave(). Who is woken by the bell resets it and then knocks:
-// either the seat was Asleep and is now his, or the knock is recorded in the seat's word, and then
+// everything once more, and then calls leave(). Who is woken by the bell knocks: either the seat was Asleep and is now his, or the knock is recorded in the seat's word, and then
 // leave() fails: the sitter has to arm and look again. Work that is queued rather than received is
 // announced by nudge() in the same way. One word, changed only by read-modify-write: there is no
 // moment in which a knock can fall between looking and leaving.

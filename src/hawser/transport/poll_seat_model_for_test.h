@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -59,7 +60,7 @@ enum class At : std::uint8_t {
   Arm, ArmedReplies, ArmedRequests, ArmedTasks, Leave, VacateArm, VacateReplies, VacateRequests,
   Vacate, VacateRing,
   // A waiter, also a hand in user code.
-  Idle, Reclaim, SeeAway, StealToWait, Take, InheritTasks, WaitDisarm, WaitReplies, WaitRequests,
+  Idle, Reclaim, SeeAway, StealToWait, Take, WaitDisarm, InheritTasks, WaitReplies, WaitRequests,
   HandOver, HandOverNudge, HandOverRing, Lend, SleepOnEvent,
 };
 // clang-format on
@@ -81,6 +82,7 @@ struct Thread {
 
 constexpr std::size_t kHands = 3;
 constexpr std::size_t kWaiter = kHands;
+constexpr std::uint8_t kMostAnchors = 2;
 
 struct World {
   std::uint64_t seat = 0;
@@ -268,11 +270,11 @@ class Steps {
         return dequeue(who);
       case At::AnchorOrPark:
         if (can_serve(next)) return go(next, who, At::Work);
-        if (next.anchored != 0) {
+        if (next.anchored >= kMostAnchors) {
           ++next.parked;
           return go(next, who, At::Parked);
         }
-        next.anchored = 1;
+        ++next.anchored;
         return go(next, who, At::Asleep);
       case At::Parked:
         if (next.summoned == 0) return;
@@ -289,7 +291,7 @@ class Steps {
       case At::RestartTick:
         return tick(who);
       case At::Unanchor:
-        next.anchored = 0;
+        --next.anchored;
         return go(next, who, std::exchange(me.flag, false) ? At::Lead : At::Knock);
       case At::Knock: {
         if (faulty(Fault::ForgetKnocks) && PollSeat({next.seat, 0}).state() != State::Asleep) {
@@ -354,7 +356,11 @@ class Steps {
       next.bell = false;
       go(next, who, At::Unanchor);
     }
-    if (world_.timer) go(world_, who, At::Ticked);
+    // One at a time: there is a lock.
+    const bool ticking = std::any_of(
+        world_.threads.begin(), world_.threads.end(),
+        [](const Thread& one) { return one.at >= At::Ticked && one.at <= At::RestartTick; });
+    if (world_.timer && !ticking) go(world_, who, At::Ticked);
   }
 
   void tick(std::size_t who) {
@@ -536,11 +542,11 @@ class Steps {
       case At::StealToWait:
       case At::Take:
         return sit_down_to_wait(who);
-      case At::InheritTasks:
-        if (can_serve(next) && !faulty(Fault::WaiterInheritsQuietly)) next.bell = true;
-        return go(next, who, At::WaitDisarm);
       case At::WaitDisarm:
         next.sleeping = false;
+        return go(next, who, At::InheritTasks);
+      case At::InheritTasks:
+        if (can_serve(next) && !faulty(Fault::WaiterInheritsQuietly)) next.bell = true;
         return go(next, who, At::WaitReplies);
       case At::WaitReplies:
         if (happened) get_up(who);
@@ -579,7 +585,8 @@ class Steps {
     const At at = next.threads[who].at;
     const auto try_to = [&](auto operation, At otherwise) {
       const bool seated = on_seat(next, operation);
-      go(next, who, seated ? At::InheritTasks : otherwise);
+      const At seat_taken = at == At::Take ? At::WaitDisarm : At::InheritTasks;
+      go(next, who, seated ? seat_taken : otherwise);
     };
     const auto me = sitter(who);
     if (at == At::Reclaim) {

@@ -19,7 +19,7 @@ namespace {
 constexpr int kMaxBurst = 32;
 // Rings are looked at in every round; sockets that announce only trouble, now and then.
 constexpr unsigned kRoundsBetweenSocketLooks = 64;
-constexpr long kTickNanoseconds = 250'000;
+constexpr long kTickNanoseconds = 4'000'000;
 
 Descriptor make_epoll() {
   Descriptor epoll(::epoll_create1(EPOLL_CLOEXEC));
@@ -51,8 +51,9 @@ PollSet::PollSet(Doorbell& bell) : bell_(bell), sockets_(make_epoll()), sleepers
     throw Error(ErrorKind::Overloaded,
                 std::string("cannot create a timer: ") + std::strerror(errno));
   }
-  control(sleepers_.get(), EPOLL_CTL_ADD, bell_.event_fd(), EPOLLIN);
-  control(sleepers_.get(), EPOLL_CTL_ADD, tick_.get(), EPOLLIN);
+  // By edge: one ring wakes one of those who sleep, and the latest of them.
+  control(sleepers_.get(), EPOLL_CTL_ADD, bell_.event_fd(), EPOLLIN | EPOLLET);
+  control(sleepers_.get(), EPOLL_CTL_ADD, tick_.get(), EPOLLIN | EPOLLET);
   control(sleepers_.get(), EPOLL_CTL_ADD, sockets_.get(), 0);
 }
 
@@ -147,12 +148,10 @@ bool PollSet::take_from(Watched& watched, Arrival& arrival) {
   switch (watched.link->receive(arrival.frame)) {
     case Link::Received::Frame:
       watched.ready = had_descriptor_news;  // there may be more behind it
-      arrival.sink = watched.sink;
-      arrival.closed = false;
+      arrival.sink = watched.sink.get();
       return true;
     case Link::Received::Closed:
-      arrival.sink = watched.sink;
-      arrival.closed = true;
+      arrival.closed = watched.sink;
       return true;
     case Link::Received::Nothing:
       break;
@@ -234,7 +233,6 @@ PollSet::Wakeup PollSet::sleep(Deadline deadline) {
       continue;
     }
     wakeup.news = true;
-    if (events[i].data.fd == bell_.event_fd()) bell_.reset();
     if (events[i].data.fd == sockets_.get()) sockets_fired_.store(true);
   }
   return wakeup;

@@ -41,7 +41,7 @@ class FrameSink {
 };
 
 // The links of a node, and how the holder of its poll seat looks at them. Two epoll sets: one holds
-// every socket; the other is what the anchor sleeps on: the bell, the tick, and the first set,
+// every socket; the other is what the anchors sleep on: the bell, the tick, and the first set,
 // which is connected only while the seat is Asleep. A polling thread thus is not doubled by a
 // sleeping one that wakes up for each of its packets.
 class PollSet {
@@ -59,23 +59,25 @@ class PollSet {
 
   // --- holder of the seat only ---
   struct Arrival {
-    std::shared_ptr<FrameSink> sink;
+    FrameSink* sink = nullptr;
     wire::InFrame frame;
-    bool closed = false;  // instead of a frame: call sink->on_closed()
+    std::shared_ptr<FrameSink> closed;  // instead of a frame: call its on_closed()
   };
-  // The next frame from any link, fairly; false when a whole round found nothing.
+  // The next frame from any link, fairly; false when a whole round found nothing. The sink is valid
+  // until the next call.
   bool next(Arrival& arrival);
   // The seat has been taken: peers need not ring, sockets do not wake the anchor.
   void disarm();
   // Bells and sockets wake the anchor from now on. True when something is there already.
   bool arm_and_look();
 
-  // --- the anchor ---
+  // --- anchors: any number of threads ---
   struct Wakeup {
     bool news = false;  // the bell or a socket: knock
     bool tick = false;
   };
-  // Sleeps until the bell, a socket (if armed), the tick or the deadline. Resets the bell.
+  // Sleeps until the bell, a socket (if armed), the tick or the deadline. Each ring, and each tick,
+  // wakes one of those who sleep, or the next one who would.
   Wakeup sleep(Deadline deadline);
   // After PollSeat::lend(), by the lender: starts the tick if it is not running. Stopped by the
   // anchor, which then must compare PollSeat::lends() with what it was before.

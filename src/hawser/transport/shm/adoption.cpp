@@ -5,7 +5,7 @@
 
 #include "hawser/base/error.h"
 #include "hawser/transport/shm/copy_bytes.h"
-#include "hawser/transport/shm/process_forks.h"
+#include "hawser/base/process_forks.h"
 
 namespace hawser::transport::shm {
 

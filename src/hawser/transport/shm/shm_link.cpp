@@ -1,7 +1,6 @@
 #include "hawser/transport/shm/shm_link.h"
 
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <array>
 #include <new>
@@ -11,7 +10,7 @@
 #include "hawser/base/log.h"
 #include "hawser/base/step.h"
 #include "hawser/transport/shm/descriptor_passing.h"
-#include "hawser/transport/shm/process_forks.h"
+#include "hawser/base/process_forks.h"
 
 namespace hawser::transport::shm {
 namespace {
@@ -32,7 +31,7 @@ ShmLink::ShmLink(LinkParts parts, const LinkSettings& settings, BufferPool& pool
     : peer_(std::move(parts.peer)),
       settings_(settings),
       pool_(pool),
-      process_(::getpid()),
+      fork_depth_(fork_depth()),
       socket_(std::move(parts.socket)),
       bell_(std::move(parts.bell)),
       ring_(parts.outbox.memory()),
@@ -212,7 +211,7 @@ void ShmLink::close() { end(std::nullopt); }
 void ShmLink::end(std::optional<std::string> reason) {
   // A process that inherited this link through fork() has no say in it, and the lock may have been
   // inherited in the hands of a thread that does not exist here.
-  if (!is_this_process(process_)) return;
+  if (fork_depth() != fork_depth_) return;
   std::vector<Buffer> dropped;
   {
     auto outbox = outbox_.lock();

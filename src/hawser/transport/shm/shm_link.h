@@ -98,7 +98,7 @@ class ShmLink final : public Link, private SegmentSource {
   const PeerIdentity peer_;
   const LinkSettings settings_;
   BufferPool& pool_;
-  const int process_;
+  const std::uint64_t fork_depth_;
   const Descriptor socket_;
   const std::unique_ptr<RemoteBell> bell_;
   const std::shared_ptr<const RingMemory> ring_;  // that we write

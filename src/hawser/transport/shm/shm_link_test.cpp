@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -183,7 +185,8 @@ class Sleeper {
       pollfd bell{node_.bell.event_fd(), POLLIN, 0};
       if (::poll(&bell, 1, 20'000) != 1) return false;
     }
-    node_.bell.reset();
+    std::uint64_t rings = 0;
+    if (::read(node_.bell.event_fd(), &rings, sizeof rings) < 0 && errno != EAGAIN) return false;
     node_.bell.announce_awake();
     return true;
   }

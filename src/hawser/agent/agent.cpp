@@ -246,7 +246,7 @@ void Agent::found(const std::shared_ptr<Peer>& peer, Result<std::optional<Card>>
   if (closing()) return;
   if (!card.ok()) return seek_again(peer, "the directory answers: " + card.error().message());
   std::optional<Error> lost;
-  bool there = false;
+  bool there = false, arriving = false;
   {
     auto state = peer->state.lock();
     if (state->session) {
@@ -260,10 +260,12 @@ void Agent::found(const std::shared_ptr<Peer>& peer, Result<std::optional<Card>>
         lost.emplace(ErrorKind::PeerLost, quoted(peer->name) + " has left");
       }
     } else {
-      state->seeking = Peer::Seeking::Connecting;
+      arriving = !state->arriving.passed(out_.clock.now());
+      if (!arriving) state->seeking = Peer::Seeking::Connecting;
     }
   }
   if (lost) return give_up(peer, *lost);
+  if (arriving) return seek_again(peer, "its connection to this node is being made");
   if (!there) return seek_again(peer, "nobody of that name has joined the world");
   try_transport(peer, std::move(*card.value()), 0);
 }
@@ -379,6 +381,7 @@ bool Agent::install(const std::shared_ptr<Peer>& peer, std::shared_ptr<transport
       previous = std::exchange(state->session, session);
       state->seeking = Peer::Seeking::No;
       state->attempts = 0;
+      state->arriving = Deadline(TimePoint::min());
       state->loss.reset();
     }
   }
@@ -450,10 +453,17 @@ std::optional<wire::Refusal> Agent::admit(const wire::Hello& stranger) {
   if (state->session && stranger.incarnation == state->session->peer().incarnation) {
     return wire::Refusal{Reason::Duplicate, "already connected"};
   }
-  // Both connect at once: the one whose name sorts first wins.
-  if (state->seeking == Peer::Seeking::Connecting && self < stranger.from) {
+  if (state->seeking == Peer::Seeking::Connecting && self < stranger.from) {  // PEER-1
     return wire::Refusal{Reason::Duplicate, "a connection the other way round is being made"};
   }
+  return std::nullopt;
+}
+
+// On the control thread, as found() is: nothing comes between the two steps.
+std::optional<wire::Refusal> Agent::welcome(const wire::Hello& stranger) {
+  if (auto refusal = admit(stranger)) return refusal;
+  peer(stranger.from)->state.lock()->arriving =
+      Deadline::after(out_.clock, options_.connect_timeout);
   return std::nullopt;
 }
 

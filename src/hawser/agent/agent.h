@@ -143,6 +143,7 @@ class Agent final : public transport::Host, public SessionEvents {
   // transport::Host
   transport::Identity identity() const override;
   std::optional<wire::Refusal> admit(const wire::Hello& stranger) override;
+  std::optional<wire::Refusal> welcome(const wire::Hello& stranger) override;
   void accepted(std::shared_ptr<transport::Link> link) override;
   void turned_away(std::string_view why) override;
   void watch_writable(transport::Link& link) override;

@@ -37,9 +37,14 @@ class Peer {
   // by giving up, or because nobody wants the connection any more.
   enum class Seeking { No, InDirectory, Connecting };
 
+  //
+  //   PEER-1  Two nodes that connect to each other at the same time end with one connection. The
+  //           node whose name sorts first refuses the other while it is connecting itself, and does
+  //           not begin to while it has welcomed the other's connection and that is on its way.
   struct State {
     std::shared_ptr<Session> session;
     Seeking seeking = Seeking::No;
+    Deadline arriving{TimePoint::min()};  // until then, a connection made by the peer may arrive
     int attempts = 0;         // to connect, in a row
     Duration next_pause{};    // before the next look-up or attempt
     std::string waiting_for;  // for the message of a call that times out meanwhile

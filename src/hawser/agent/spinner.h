@@ -46,7 +46,7 @@ class Spinner {
   static constexpr std::uint32_t kFirstBan = 32;
   static constexpr std::uint32_t kLongestBan = 16'384;
   static constexpr Duration kEmptyYield = std::chrono::nanoseconds(800);
-  static constexpr Duration kLongYield = std::chrono::microseconds(50);
+  static constexpr Duration kLongYield = std::chrono::microseconds(200);
   static constexpr Duration kTimeSlice = std::chrono::microseconds(700);
   static constexpr Duration kForgiveAfter = std::chrono::milliseconds(20);
 };

@@ -40,7 +40,7 @@ class Function {
  private:
   // A slow run adds kSlowRun, a quick one takes one away. One slow run in many is a thread that
   // lost its core for a moment; two close together are a slow function.
-  static constexpr Duration kBrief = std::chrono::microseconds(20);
+  static constexpr Duration kBrief = std::chrono::microseconds(50);
   static constexpr int kSlowRun = 8;
   static constexpr int kStillBrief = 8;
   static constexpr int kSlowest = 24;

@@ -240,7 +240,7 @@ HandshakeStep AcceptorHandshake::judge(const wire::Proof& proof) {
     return refuse(wire::RefusalReason::Secret, hello_.from + " does not have this world's secret");
   }
   // Much may have happened since Hello: another connection, a loss, a shutdown.
-  if (auto refusal = host_.admit(hello_)) return refuse(refusal->reason, refusal->detail);
+  if (auto refusal = host_.welcome(hello_)) return refuse(refusal->reason, refusal->detail);
   PeerIdentity peer{hello_.from, hello_.incarnation, hello_.minor,
                     shared_features(wire::Challenge{}.features, hello_.features)};
   return Succeeded{std::move(peer), frame_of(welcome_)};
@@ -249,6 +249,13 @@ HandshakeStep AcceptorHandshake::judge(const wire::Proof& proof) {
 Failed AcceptorHandshake::refuse(wire::RefusalReason reason, std::string detail) {
   auto frame = refusal_frame(reason, detail);
   return Failed{reason, std::move(detail), std::move(frame)};
+}
+
+bool is_ordinary(const ConnectFailure& failure) {
+  using Reason = wire::RefusalReason;
+  const auto& refusal = failure.refusal;
+  return refusal == Reason::Duplicate || refusal == Reason::Busy || refusal == Reason::Closing ||
+         refusal == Reason::DeclaredLost;
 }
 
 // ---------------------------------------------------------------------------------- reader

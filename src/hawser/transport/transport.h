@@ -31,11 +31,17 @@ class Host {
   virtual ~Host() = default;
   virtual Identity identity() const = 0;
   // May this stranger come in? Its version, world and the name it asks for are already checked, its
-  // proof is not. Asked again by the transport just before Welcome.
+  // proof is not.
   virtual std::optional<wire::Refusal> admit(const wire::Hello& stranger) = 0;
+  // The same, when it has proved itself and is about to be told Welcome: much may have happened
+  // since. It is then on its way to be accepted.
+  virtual std::optional<wire::Refusal> welcome(const wire::Hello& stranger) {
+    return admit(stranger);
+  }
   // An accepted connection has finished its handshake.
   virtual void accepted(std::shared_ptr<Link> link) = 0;
-  // A connection was closed before it had proved itself; for counting. The transport has logged it.
+  // A connection was turned away, and not for an ordinary reason; for counting. The transport has
+  // logged it.
   virtual void turned_away(std::string_view why) = 0;
   // A link's wants_write() became true: its descriptor must be watched for writing. Any thread.
   virtual void watch_writable(Link& link) = 0;
@@ -45,6 +51,9 @@ struct ConnectFailure {
   std::optional<wire::RefusalReason> refusal;  // the peer answered, and said no
   std::string why;
 };
+// Whether members of a world refuse each other so in the course of things: two that connect at
+// once, a node that starts or ends.
+bool is_ordinary(const ConnectFailure& failure);
 using ConnectOutcome = std::variant<std::shared_ptr<Link>, ConnectFailure>;
 
 // A way to reach other nodes. One instance per node.

@@ -104,7 +104,7 @@ class ShmTransport final : public Transport {
   void start_connecting(const std::string& endpoint, std::string peer_name, Deadline deadline,
                         UniqueFunction<void(ConnectOutcome)> done);
   void start(std::shared_ptr<Conversation> conversation);
-  void turn_away(const std::string& why);
+  void turn_away(const ConnectFailure& failure);
   void remember(const std::shared_ptr<ShmLink>& link);
   std::size_t living_links();
   void trim_later();
@@ -159,7 +159,7 @@ void ShmTransport::accept_next() {
       if (!*closed) accept_next();
       return;
     }
-    turn_away("cannot accept a connection: " + error.message());
+    turn_away({std::nullopt, "cannot accept a connection: " + error.message()});
     accept_again_.expires_after(kAcceptAgainAfter);
     accept_again_.async_wait([this, closed](asio::error_code) {
       if (!*closed) accept_next();
@@ -169,7 +169,7 @@ void ShmTransport::accept_next() {
 
 void ShmTransport::welcome(Protocol::socket socket) {
   if (strangers_ >= around_.limits.max_handshakes) {
-    turn_away("too many handshakes at once");
+    turn_away({std::nullopt, "too many handshakes at once"});
     return;
   }
   const ShmOptions& options = around_.options;
@@ -184,7 +184,7 @@ void ShmTransport::welcome(Protocol::socket socket) {
                           remember(*link);
                           around_.host.accepted(std::move(*link));
                         } else {
-                          turn_away(std::get<ConnectFailure>(outcome).why);
+                          turn_away(std::get<ConnectFailure>(outcome));
                         }
                       }));
 }
@@ -194,9 +194,11 @@ void ShmTransport::start(std::shared_ptr<Conversation> conversation) {
   conversation->start();
 }
 
-void ShmTransport::turn_away(const std::string& why) {
-  log::Line(log::Level::Warning, "transport") << "shm: turned a connection away: " << why;
-  around_.host.turned_away(why);
+void ShmTransport::turn_away(const ConnectFailure& failure) {
+  const bool ordinary = is_ordinary(failure);
+  log::Line(ordinary ? log::Level::Debug : log::Level::Warning, "transport")
+      << "shm: turned a connection away: " << failure.why;
+  if (!ordinary) around_.host.turned_away(failure.why);
 }
 
 // ---------------------------------------------------------------------------------- connecting

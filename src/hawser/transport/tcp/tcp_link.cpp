@@ -19,6 +19,8 @@ constexpr std::size_t kTurnBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxParts = 64;
 // A frame of more segments than this is queued first, where its small ones are copied together.
 constexpr std::size_t kDirectSegments = 16;
+// So much is held back at most.
+constexpr std::size_t kHeldBackBytes = std::size_t{32} << 10;
 
 }  // namespace
 
@@ -39,17 +41,27 @@ bool TcpLink::send(wire::OutFrame frame) {
   Lock lock(mutex_);
   if (sending_.ended) return false;
   ++sending_.frames;
-  if (sending_.writing || !sending_.outbox.empty()) return queue(lock, frame, aftermath);
+  const bool behind_others = !sending_.outbox.empty();
+  if (sending_.writing || (behind_others && wants_write()) || holds_back(frame)) {
+    const bool queued = queue(frame, aftermath);
+    lock.unlock();
+    settle(aftermath);
+    return queued;
+  }
   sending_.writing = true;
   Moved moved;
-  if (frame.segments.size() <= kDirectSegments) {
+  if (!behind_others && frame.segments.size() <= kDirectSegments) {
     lock.unlock();
     moved = write_directly(frame);
     lock.lock();
   }
   const std::size_t total = frame.total_bytes();
   bool alive = account(moved, aftermath);
-  if (alive && moved.bytes < total) alive = queue_rest(frame, moved.bytes, aftermath);
+  if (behind_others) {
+    alive = queue(frame, aftermath);
+  } else if (alive && moved.bytes < total) {
+    alive = queue_rest(frame, moved.bytes, aftermath);
+  }
   // The socket is full if it took less than it was offered; more than a turn it was not offered.
   const bool full = moved.state == Moved::State::Some && moved.bytes < std::min(total, kTurnBytes);
   if (alive && !full) alive = write_on(lock, total + kTurnBytes, aftermath);
@@ -59,14 +71,12 @@ bool TcpLink::send(wire::OutFrame frame) {
   return alive;
 }
 
-bool TcpLink::queue(Lock& lock, wire::OutFrame& frame, Aftermath& aftermath) {
+bool TcpLink::queue(wire::OutFrame& frame, Aftermath& aftermath) {
   try {
     sending_.outbox.push(frame);
     return true;
   } catch (const std::bad_alloc&) {  // part of the frame may be queued: the stream is spoilt
     end("no memory to queue a frame", aftermath);
-    lock.unlock();
-    settle(aftermath);
     return false;
   }
 }
@@ -83,6 +93,28 @@ bool TcpLink::queue_rest(wire::OutFrame& frame, std::size_t written, Aftermath& 
     end("no memory to queue a frame", aftermath);
     return false;
   }
+}
+
+bool TcpLink::holds_back(const wire::OutFrame& frame) const {
+  return sending_.held_back == std::this_thread::get_id() && frame.segments.empty() &&
+         sending_.outbox.bytes() + frame.body.size() <= kHeldBackBytes;
+}
+
+// Nobody: what has been held back is written.
+void TcpLink::hold_back(std::thread::id sender) {
+  if (held_back_ == sender) return;
+  held_back_ = sender;
+  Aftermath aftermath;
+  Lock lock(mutex_);
+  sending_.held_back = sender;
+  const bool idle = !sending_.writing && !sending_.ended && !wants_write();
+  if (sender == std::thread::id() && idle && !sending_.outbox.empty()) {
+    sending_.writing = true;
+    write_on(lock, kTurnBytes, aftermath);
+    stop_writing(aftermath);
+  }
+  lock.unlock();
+  settle(aftermath);
 }
 
 Moved TcpLink::write_directly(const wire::OutFrame& frame) {
@@ -170,6 +202,8 @@ Link::Received TcpLink::receive(wire::InFrame& frame) {
   const bool can_write_on = wants_write() && write_queued();
   try {
     const Received received = read_frame(frame);
+    hold_back(received == Received::Frame && pending_ ? std::this_thread::get_id()
+                                                      : std::thread::id());
     if (can_write_on && received == Received::Nothing) pending_ = true;
     return received;
   } catch (const std::exception& refused) {  // Error, or no memory for a part of the frame

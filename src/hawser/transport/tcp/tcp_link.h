@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "hawser/base/buffer_pool.h"
@@ -23,6 +24,11 @@ namespace hawser::transport::tcp {
 // Sending. One thread at a time writes, without holding the lock: it marks itself as the writer,
 // and whoever sends meanwhile only queues. The writer takes along what has been queued when its own
 // bytes are out. What the socket does not take is left in the outbox for the poller.
+//
+// Holding back. A thread that has received a frame and knows of more is likely to answer them all.
+// What it sends meanwhile is queued, and written together when it has received the last of them:
+// one system call for a batch. While pending() is true somebody calls receive() again, whatever
+// becomes of that thread, and that ends the holding back.
 //
 // Closing. close() shuts the socket down; the descriptor itself lives as long as the link, so that
 // no other thread can find a stranger under its number.
@@ -49,6 +55,7 @@ class TcpLink final : public Link {
     Outbox outbox;
     bool writing = false;  // a thread writes; only that thread consumes from the outbox
     bool ended = false;
+    std::thread::id held_back;  // what this thread sends waits for its next receive()
     std::optional<std::string> reason;
     std::uint64_t frames = 0;
     std::uint64_t bytes = 0;
@@ -64,7 +71,7 @@ class TcpLink final : public Link {
 
   Moved write_directly(const wire::OutFrame& frame);
   // With the lock; each returns false when that was the end of the link.
-  bool queue(Lock& lock, wire::OutFrame& frame, Aftermath& aftermath);
+  bool queue(wire::OutFrame& frame, Aftermath& aftermath);
   bool queue_rest(wire::OutFrame& frame, std::size_t written, Aftermath& aftermath);
   bool account(const Moved& moved, Aftermath& aftermath);
   // By the writer; releases the lock around each write.
@@ -73,6 +80,8 @@ class TcpLink final : public Link {
   void end(std::optional<std::string> reason, Aftermath& aftermath);
   void settle(Aftermath& aftermath);
   bool write_queued();
+  bool holds_back(const wire::OutFrame& frame) const;
+  void hold_back(std::thread::id sender);
   Received ended(std::optional<std::string> reason);
   Received read_frame(wire::InFrame& frame);
 
@@ -88,6 +97,7 @@ class TcpLink final : public Link {
   // The receiving thread's own.
   FrameAssembler assembler_;
   bool pending_ = false;
+  std::thread::id held_back_{};  // as in sending_
   bool finished_ = false;
   std::atomic<std::uint64_t> frames_received_{0};
   std::atomic<std::uint64_t> bytes_received_{0};

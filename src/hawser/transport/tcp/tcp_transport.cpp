@@ -153,7 +153,7 @@ class Station : public std::enable_shared_from_this<Station> {
 
   void greet(Descriptor socket, const std::string& from) {
     if (openings_.size() >= limits_.max_handshakes) {
-      return turn_away(from, "too many handshakes at once");
+      return turn_away(from, {std::nullopt, "too many handshakes at once"});
     }
     set_no_delay(socket.get());
     std::unique_ptr<ByteStream> stream;
@@ -164,7 +164,7 @@ class Station : public std::enable_shared_from_this<Station> {
         stream = std::make_unique<PlainStream>(socket.get());
       }
     } catch (const Error& refused) {
-      return turn_away(from, refused.message());
+      return turn_away(from, {std::nullopt, refused.message()});
     }
     auto opening = Opening::accept(context_, std::move(socket), std::move(stream), limits_,
                                    AcceptorHandshake(host_, random_, wire::Welcome{}));
@@ -179,16 +179,17 @@ class Station : public std::enable_shared_from_this<Station> {
 
   void welcome_or_not(const std::string& from, Opening::Outcome outcome) {
     if (const auto* failure = std::get_if<ConnectFailure>(&outcome)) {
-      if (!closed_) turn_away(from, failure->why);
+      if (!closed_) turn_away(from, *failure);
       return;
     }
     host_.accepted(std::get<0>(link_from(std::move(outcome))));
   }
 
-  void turn_away(const std::string& from, const std::string& why) {
-    log::Line(log::Level::Warning, "transport")
-        << "turned away a " << scheme() << " connection from " << from << ": " << why;
-    host_.turned_away(why);
+  void turn_away(const std::string& from, const ConnectFailure& failure) {
+    const bool ordinary = is_ordinary(failure);
+    log::Line(ordinary ? log::Level::Debug : log::Level::Warning, "transport")
+        << "turned away a " << scheme() << " connection from " << from << ": " << failure.why;
+    if (!ordinary) host_.turned_away(failure.why);
   }
 
   ConnectOutcome link_from(Opening::Outcome outcome) {

@@ -34,6 +34,3 @@ endif()
 if(HAWSER_BUILD_TESTS)
   find_package(GTest REQUIRED)
 endif()
-if(HAWSER_BUILD_BENCHMARKS)
-  find_package(benchmark QUIET)  # for the benchmarks that want it
-endif()

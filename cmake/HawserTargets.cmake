@@ -115,8 +115,7 @@ function(hawser_benchmarks)
     set_target_properties(bench_${stem} PROPERTIES
       OUTPUT_NAME ${stem} RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/benchmarks")
     target_include_directories(bench_${stem} PRIVATE "${root}")
-    target_link_libraries(bench_${stem} PRIVATE hawser $<TARGET_NAME_IF_EXISTS:limits>
-      $<TARGET_NAME_IF_EXISTS:benchmark::benchmark>)
+    target_link_libraries(bench_${stem} PRIVATE hawser $<TARGET_NAME_IF_EXISTS:limits>)
     hawser_use_torch_pch(bench_${stem})
   endforeach()
 endfunction()

@@ -193,6 +193,34 @@ TEST_F(AgentTest, BothConnectingAtOnceGetOneConnection) {
   EXPECT_EQ(a_.agent->activity().changes, 2u) << "itself, and one to b";
 }
 
+// PEER-1
+TEST_F(AgentTest, DoesNotConnectToWhoHasBeenWelcomedAndIsOnItsWay) {
+  wire::Hello hello;
+  hello.from = "b";
+  hello.incarnation = b_.agent->incarnation();
+  ASSERT_FALSE(a_.agent->welcome(hello));
+  a_.call("b", 1s);
+  run(100ms);
+  EXPECT_EQ(report_of(a_, "b").state, "seeking");
+  EXPECT_EQ(a_.agent->activity().changes, 1u) << "itself";
+  b_.call("a", 1s);
+  run(100ms);
+  EXPECT_FALSE(a_.answers.at(0).error);
+  EXPECT_FALSE(b_.answers.at(0).error);
+  EXPECT_EQ(a_.agent->activity().changes, 2u);
+}
+
+// PEER-1: it does not wait for ever.
+TEST_F(AgentTest, ConnectsIfWhoHasBeenWelcomedDoesNotCome) {
+  wire::Hello hello;
+  hello.from = "b";
+  hello.incarnation = b_.agent->incarnation();
+  ASSERT_FALSE(a_.agent->welcome(hello));
+  a_.call("b", 60s);
+  run(10s);
+  EXPECT_FALSE(a_.answers.at(0).error);
+}
+
 TEST_F(AgentTest, WaitsForANodeThatHasNotJoinedAndSaysWhich) {
   a_.call("c", 1s);
   run(500ms);

@@ -16,8 +16,8 @@ enum class Level : std::uint8_t { Debug, Info, Warning, Error, Off };
 // Throws Error(Invalid) on a word it does not know.
 void configure(std::string_view specification);
 
-// Where lines go; standard error unless set. Called from any thread, one line at a time, without
-// a trailing newline. Must not log.
+// Where lines go; standard error unless set. Called from any thread, and from several at once,
+// with whole lines without a trailing newline. Must not log.
 using Sink = std::function<void(Level, std::string_view layer, std::string_view line)>;
 void set_sink(Sink sink);
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -57,6 +58,9 @@ void check_options(const NodeOptions& options) {
 std::string read_token_file(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) invalid("cannot read the token file '" + path + "'");
+  if (status.st_uid != ::geteuid()) {
+    invalid("the token file '" + path + "' must belong to the user who runs this program");
+  }
   if ((status.st_mode & 077) != 0) {
     invalid("the token file '" + path + "' must not be accessible to others (chmod 600)");
   }

@@ -57,7 +57,7 @@ void Agent::start(transport::Identity identity, Card card,
 
 // ------------------------------------------------------------------------------- calls
 
-CallHandle Agent::request(Request request, AnswerHandler on_answer) {
+CallHandle Agent::request(Request&& request, AnswerHandler&& on_answer) {
   const TimePoint now = out_.clock.now();
   OutstandingCall call{.function = std::string(request.message.function),
                        .started = now,

@@ -111,7 +111,7 @@ class Agent final : public transport::Host, public SessionEvents {
              std::shared_ptr<transport::Link> self);
 
   // Sends a request, connecting first where needed. `on_answer` is called exactly once.
-  CallHandle request(Request request, AnswerHandler on_answer);
+  CallHandle request(Request&& request, AnswerHandler&& on_answer);
   // Completes the call with `why` and tells the callee. No effect once it is answered.
   static void cancel(const CallHandle& handle, const Error& why);
   // Session::room_for() of that peer; null when there is no connection.

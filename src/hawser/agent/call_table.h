@@ -24,7 +24,7 @@ struct Answer {
 
 // Called exactly once per call, on whichever thread learnt the outcome. Must not block and must not
 // run user code.
-using AnswerHandler = UniqueFunction<void(Answer)>;
+using AnswerHandler = UniqueFunction<void(Answer&&)>;
 
 struct OutstandingCall {
   std::string function;

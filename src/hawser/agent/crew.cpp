@@ -440,8 +440,8 @@ void Crew::poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me) 
     if (!deadline.is_never() && deadline.passed(std::chrono::steady_clock::now())) break;
   }
   // Replies that are here already spare their waiters the whole way to the seat.
-  const bool all_replies = handed_over || replies_expected_.load(std::memory_order_relaxed) <= 0 ||
-                           drain(kDrainAtOnce);
+  const bool all_replies =
+      handed_over || replies_expected_.load(std::memory_order_relaxed) <= 0 || drain(kDrainAtOnce);
   wakes_.wake();
   // Who waits once waits again. If not, an anchor has the seat after a tick.
   if (event.happened() && all_replies && !had_request_within(kServedLatelyNs) &&

@@ -89,7 +89,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
     std::vector<std::thread> finished;  // to be joined
     std::size_t parked = 0;
     std::size_t summoned = 0;  // parked hands that have been told to get up
-    std::size_t anchors = 0;  // asleep on the bell
+    std::size_t anchors = 0;   // asleep on the bell
     bool stopping = false;
     bool seat_closed = false;  // stop() has it, for good
   };
@@ -138,8 +138,8 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   const std::shared_ptr<transport::Doorbell> bell_;
   const std::shared_ptr<transport::PollSet> set_;
   Seat seat_;
-  Spinner spinner_;                       // holder of the seat
-  Wakes wakes_;                           // holder of the seat
+  Spinner spinner_;  // holder of the seat
+  Wakes wakes_;      // holder of the seat
   struct Ticking {
     std::uint64_t lends = 0;  // at the last tick
     int idle = 0;             // ticks without a lend

@@ -6,7 +6,7 @@
 
 namespace hawser::agent {
 
-IncomingCall::IncomingCall(wire::InFrame frame, wire::ReceivedCall call, std::string caller,
+IncomingCall::IncomingCall(wire::InFrame&& frame, wire::ReceivedCall&& call, std::string caller,
                            Deadline deadline, std::shared_ptr<AnswerPath> path,
                            RequestHandler& handler, Preparation preparation)
     : frame_(std::move(frame)),
@@ -29,12 +29,12 @@ bool IncomingCall::claim_answer() {
   return !call_.one_way && !cancelled();
 }
 
-bool IncomingCall::reply(wire::Payload payload, wire::Notes notes) {
+bool IncomingCall::reply(wire::Payload&& payload, const wire::Notes& notes) {
   return claim_answer() &&
          path_->send_reply({.id = call_.id, .payload = std::move(payload), .notes = notes});
 }
 
-bool IncomingCall::fail(Error error, wire::Payload payload) {
+bool IncomingCall::fail(Error error, wire::Payload&& payload) {
   return claim_answer() && path_->send_failure({.id = call_.id,
                                                 .error = std::move(error),
                                                 .payload = std::move(payload),

@@ -35,8 +35,8 @@ class RequestHandler {
 class AnswerPath {
  public:
   virtual ~AnswerPath() = default;
-  virtual bool send_reply(wire::Reply reply) = 0;
-  virtual bool send_failure(wire::Failure failure) = 0;
+  virtual bool send_reply(wire::Reply&& reply) = 0;
+  virtual bool send_failure(wire::Failure&& failure) = 0;
   virtual void call_answered(CallId id) = 0;
 };
 
@@ -49,8 +49,9 @@ class AnswerPath {
 class IncomingCall final : public transport::Task,
                            public std::enable_shared_from_this<IncomingCall> {
  public:
-  IncomingCall(wire::InFrame frame, wire::ReceivedCall call, std::string caller, Deadline deadline,
-               std::shared_ptr<AnswerPath> path, RequestHandler& handler, Preparation preparation);
+  IncomingCall(wire::InFrame&& frame, wire::ReceivedCall&& call, std::string caller,
+               Deadline deadline, std::shared_ptr<AnswerPath> path, RequestHandler& handler,
+               Preparation preparation);
   ~IncomingCall() override;
 
   const wire::ReceivedCall& call() const { return call_; }
@@ -60,8 +61,8 @@ class IncomingCall final : public transport::Task,
   Deadline deadline() const { return deadline_; }
 
   // The first one counts. False when the call had been answered, or nobody waits any more.
-  bool reply(wire::Payload payload, wire::Notes notes = {});
-  bool fail(Error error, wire::Payload payload = {});
+  bool reply(wire::Payload&& payload, const wire::Notes& notes = {});
+  bool fail(Error error, wire::Payload&& payload = {});
 
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
   // Called once if the call is cancelled while unanswered, at once if it has been; on the thread

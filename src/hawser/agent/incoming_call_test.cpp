@@ -10,11 +10,11 @@ namespace {
 
 class RecordingPath final : public AnswerPath {
  public:
-  bool send_reply(wire::Reply reply) override {
+  bool send_reply(wire::Reply&& reply) override {
     replies.push_back(reply.id);
     return true;
   }
-  bool send_failure(wire::Failure failure) override {
+  bool send_failure(wire::Failure&& failure) override {
     failures.push_back(failure.error);
     return true;
   }

@@ -45,9 +45,9 @@ class Peer {
     std::shared_ptr<Session> session;
     Seeking seeking = Seeking::No;
     Deadline arriving{TimePoint::min()};  // until then, a connection made by the peer may arrive
-    int attempts = 0;         // to connect, in a row
-    Duration next_pause{};    // before the next look-up or attempt
-    std::string waiting_for;  // for the message of a call that times out meanwhile
+    int attempts = 0;                     // to connect, in a row
+    Duration next_pause{};                // before the next look-up or attempt
+    std::string waiting_for;              // for the message of a call that times out meanwhile
     std::deque<WaitingCall> waiting;
     std::size_t waiting_bytes = 0;
     std::size_t departing = 0;  // taken from `waiting`, not yet sent or failed

@@ -46,7 +46,7 @@ Session::Session(std::shared_ptr<transport::Link> link, const Clock& clock, cons
 
 // ------------------------------------------------------------------------------- calling
 
-CallId Session::call(OutstandingCall call, wire::Call message) {
+CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
   const Deadline deadline = call.deadline;
   const bool one_way = message.one_way;
   const std::size_t backlog = one_way ? link_->stats().bytes_queued : 0;  // no answer tells more
@@ -84,7 +84,7 @@ CallId Session::call(OutstandingCall call, wire::Call message) {
   return *id;
 }
 
-bool Session::send(wire::OutFrame frame) {
+bool Session::send(wire::OutFrame&& frame) {
   frames_sent_.fetch_add(1, std::memory_order_relaxed);
   return link_->send(std::move(frame));
 }
@@ -123,7 +123,7 @@ void Session::make_room() {
   for (const auto& room : wanting) room->set();
 }
 
-void Session::complete(CallId id, Answer answer) {
+void Session::complete(CallId id, Answer&& answer) {
   std::optional<OutstandingCall> call = tables_.lock()->outgoing.take(id);
   if (!call) return;  // it crossed its answer on the way
   left_table(*call);
@@ -193,8 +193,8 @@ std::shared_ptr<transport::Task> Session::on_frame(wire::InFrame frame) {
       decoded.value());
 }
 
-std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame frame,
-                                                      wire::ReceivedCall call) {
+std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame&& frame,
+                                                      wire::ReceivedCall&& call) {
   const TimePoint now = clock_.now();
   const Deadline deadline =
       call.budget_us == 0
@@ -239,7 +239,7 @@ void Session::cancel_incoming(CallId id) {
   if (call) call->cancel();
 }
 
-bool Session::send_reply(wire::Reply reply) {
+bool Session::send_reply(wire::Reply&& reply) {
   const CallId id = reply.id;
   try {
     return send(wire::encode(std::move(reply)));
@@ -248,7 +248,9 @@ bool Session::send_reply(wire::Reply reply) {
   }
 }
 
-bool Session::send_failure(wire::Failure failure) { return send(wire::encode(std::move(failure))); }
+bool Session::send_failure(wire::Failure&& failure) {
+  return send(wire::encode(std::move(failure)));
+}
 
 void Session::call_answered(CallId id) { tables_.lock()->incoming.erase(number(id)); }
 

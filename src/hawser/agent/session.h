@@ -64,14 +64,14 @@ class Session final : public transport::FrameSink,
   // Sends a call. Whatever happens, `call.on_answer` is called exactly once; the id is for
   // cancel(). A one-way call is answered, with nothing, as soon as it is sent. `message.function`
   // need only live until this returns.
-  CallId call(OutstandingCall call, wire::Call message);
+  CallId call(OutstandingCall&& call, wire::Call&& message);
   // Whether a call with so many bytes may be sent now: null if so, else what happens when it is
   // worth asking again. A single call that is larger than the limit may be sent alone.
   std::shared_ptr<Event> room_for(std::size_t bytes);
   // Completes the call with Cancelled and tells the peer. No effect when it is already answered.
   void cancel(CallId id, const Error& why);
   // False when closed.
-  bool send(wire::OutFrame frame);
+  bool send(wire::OutFrame&& frame);
 
   // Fails and cancels what is overdue; the earliest deadline that remains.
   Deadline sweep(TimePoint now);
@@ -96,8 +96,8 @@ class Session final : public transport::FrameSink,
   void on_closed() override;
 
   // AnswerPath
-  bool send_reply(wire::Reply reply) override;
-  bool send_failure(wire::Failure failure) override;
+  bool send_reply(wire::Reply&& reply) override;
+  bool send_failure(wire::Failure&& failure) override;
   void call_answered(CallId id) override;
 
  private:
@@ -113,8 +113,8 @@ class Session final : public transport::FrameSink,
     std::optional<Error> closed;  // the state: open, or closed for this reason
   };
 
-  std::shared_ptr<transport::Task> accept_call(wire::InFrame frame, wire::ReceivedCall call);
-  void complete(CallId id, Answer answer);
+  std::shared_ptr<transport::Task> accept_call(wire::InFrame&& frame, wire::ReceivedCall&& call);
+  void complete(CallId id, Answer&& answer);
   void left_table(const OutstandingCall& call);
   void make_room();
   void cancel_incoming(CallId id);

@@ -33,7 +33,7 @@ class Spinner {
 
   Duration limit_;
   std::uint32_t round_ = 0;
-  std::uint32_t next_yield_ = 0;                      // in which round
+  std::uint32_t next_yield_ = 0;  // in which round
   std::uint32_t rounds_per_yield_ = kFewestRounds;
   TimePoint since_{};
   bool suspects_ = false;        // a yield took long; if it brought nothing, that was harm

@@ -12,7 +12,8 @@ namespace hawser {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : outcome_(std::in_place_index<0>, std::move(value)) {}
+  Result(const T& value) : outcome_(std::in_place_index<0>, value) {}
+  Result(T&& value) : outcome_(std::in_place_index<0>, std::move(value)) {}
   Result(Error error) : outcome_(std::in_place_index<1>, std::move(error)) {}
 
   bool ok() const { return outcome_.index() == 0; }

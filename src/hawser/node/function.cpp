@@ -43,7 +43,19 @@ Error remote_error(std::exception_ptr thrown) {
 
 void Function::run(const CallContext& context) {
   const ServingCall serving(&context);
+  if (!is_to_be_timed()) return invoke(context);
   const TimePoint started = std::chrono::steady_clock::now();
+  invoke(context);
+  learn(std::chrono::steady_clock::now() - started);
+}
+
+bool Function::is_to_be_timed() {
+  const unsigned run = runs_.load(std::memory_order_relaxed);
+  runs_.store(run + 1, std::memory_order_relaxed);
+  return !is_brief() || run % kRunsPerTiming == 0;
+}
+
+void Function::invoke(const CallContext& context) {
   try {
     invoke_(context);
   } catch (const detail::BadRequest& bad) {
@@ -51,7 +63,6 @@ void Function::run(const CallContext& context) {
   } catch (...) {
     context.call()->fail(remote_error(std::current_exception()));
   }
-  learn(std::chrono::steady_clock::now() - started);
 }
 
 void Function::learn(Duration took) {

@@ -44,12 +44,17 @@ class Function {
   static constexpr int kSlowRun = 8;
   static constexpr int kStillBrief = 8;
   static constexpr int kSlowest = 24;
+  // Looking at the clock costs as much as a brief function: every so many runs of one are timed.
+  static constexpr unsigned kRunsPerTiming = 8;
+  bool is_to_be_timed();
+  void invoke(const CallContext& context);
   void learn(Duration took);
 
   const std::string name_;
   const std::string signature_;
   const Invoke invoke_;
   std::atomic<int> slowness_{kStillBrief + 8};  // unknown functions count as slow
+  std::atomic<unsigned> runs_{0};               // roughly: runs at the same time may count as one
 };
 
 namespace detail {

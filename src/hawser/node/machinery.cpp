@@ -335,7 +335,8 @@ bool Node::Machinery::await_room(std::string_view to, const wire::Payload& paylo
   return true;
 }
 
-agent::CallHandle Node::Machinery::request(agent::Request request, agent::AnswerHandler handler) {
+agent::CallHandle Node::Machinery::request(agent::Request&& request,
+                                           agent::AnswerHandler&& handler) {
   wire::Call& message = request.message;
   if (const CallContext* serving = current_call()) {
     message.chain = serving->call()->chain();
@@ -354,7 +355,7 @@ void Node::Machinery::notice(std::string_view to, wire::Call message) {
            .message = std::move(message),
            .deadline = Deadline::after(clock_, budget),
            .budget = budget},
-          [](agent::Answer) {});
+          [](agent::Answer&&) {});
 }
 
 void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {

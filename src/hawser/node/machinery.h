@@ -49,7 +49,7 @@ class Node::Machinery final : public agent::Workshop,
 
   // False when there was none until the deadline.
   bool await_room(std::string_view to, const wire::Payload& payload, Deadline deadline);
-  agent::CallHandle request(agent::Request request, agent::AnswerHandler handler);
+  agent::CallHandle request(agent::Request&& request, agent::AnswerHandler&& handler);
   void notice(std::string_view to, wire::Call message);
   NodeReport report() const;
 

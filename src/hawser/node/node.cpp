@@ -83,7 +83,7 @@ Node::Timing Node::timing_of(const CallOptions& options) const {
 }
 
 UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, wire::TargetKind target,
-                                      Prepared prepared, RawHandler handler) {
+                                      Prepared&& prepared, RawHandler&& handler) {
   machinery_->refuse_if_inherited();
   if (!machinery_->await_room(to, prepared.payload, timing.deadline)) {
     agent::Answer answer;
@@ -94,15 +94,12 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, wire::
     handler(std::move(answer));
     return nullptr;
   }
-  wire::Call message;
-  message.target = target;
-  message.function = prepared.function;
-  message.payload = std::move(prepared.payload);
-  auto handle = machinery_->request({.to = to,
-                                           .message = std::move(message),
-                                           .deadline = timing.deadline,
-                                           .budget = timing.budget},
-                                          std::move(handler));
+  agent::Request request{
+      .to = to, .message = {}, .deadline = timing.deadline, .budget = timing.budget};
+  request.message.target = target;
+  request.message.function = prepared.function;
+  request.message.payload = std::move(prepared.payload);
+  auto handle = machinery_->request(std::move(request), std::move(handler));
   if (const CallContext* serving = current_call()) {
     serving->on_cancel([handle] {
       agent::Agent::cancel(

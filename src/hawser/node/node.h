@@ -129,21 +129,21 @@ class Node {
   Timing timing_of(const CallOptions& options) const;
   // Returns what cancels the call.
   UniqueFunction<void()> send_raw(std::string_view to, Timing timing, wire::TargetKind target,
-                                  Prepared prepared, RawHandler handler);
+                                  Prepared&& prepared, RawHandler&& handler);
   void send_notice(std::string_view to, std::string_view function, wire::Payload payload);
 
   template <class R>
-  Future<R> send(const CallOptions& options, wire::TargetKind target, Prepared prepared) {
+  Future<R> send(const CallOptions& options, wire::TargetKind target, Prepared&& prepared) {
     const Timing timing = timing_of(options);
     auto [promise, future] = Promise<R>::pair(scheduler(), timing.deadline);
     future.set_canceller(send_raw(options.to, timing, target, std::move(prepared),
-                                  [promise = std::move(promise)](agent::Answer answer) mutable {
-                                    settle(promise, std::move(answer));
+                                  [promise = std::move(promise)](agent::Answer&& answer) mutable {
+                                    settle(promise, answer);
                                   }));
     return future;
   }
   template <class R>
-  static void settle(Promise<R>& promise, agent::Answer answer) {
+  static void settle(Promise<R>& promise, agent::Answer& answer) {
     if (answer.error) return promise.fail(*answer.error);
     promise.settle_with([&] {
       PayloadReader reader(answer.payload);

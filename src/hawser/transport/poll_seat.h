@@ -30,10 +30,11 @@ namespace hawser::transport {
 //                seats are being lent.
 //
 // SEAT-1, no frame is left lying. Who wants to leave arms the bell and the sockets, looks at
-// everything once more, and then calls leave(). Who is woken by the bell knocks: either the seat was Asleep and is now his, or the knock is recorded in the seat's word, and then
-// leave() fails: the sitter has to arm and look again. Work that is queued rather than received is
-// announced by nudge() in the same way. One word, changed only by read-modify-write: there is no
-// moment in which a knock can fall between looking and leaving.
+// everything once more, and then calls leave(). Who is woken by the bell knocks: either the seat
+// was Asleep and is now his, or the knock is recorded in the seat's word, and then leave() fails:
+// the sitter has to arm and look again. Work that is queued rather than received is announced by
+// nudge() in the same way. One word, changed only by read-modify-write: there is no moment in which
+// a knock can fall between looking and leaving.
 //
 // A mark is an errand for the sitter who finds it:
 //   - a hand that leaves looks at the links and at the queue after it has seen the mark, or before

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "hawser/base/error.h"
-#include "hawser/transport/shm/copy_bytes.h"
 #include "hawser/base/process_forks.h"
+#include "hawser/transport/shm/copy_bytes.h"
 
 namespace hawser::transport::shm {
 

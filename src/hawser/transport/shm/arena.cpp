@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "hawser/base/error.h"
-#include "hawser/transport/shm/copy_bytes.h"
 #include "hawser/base/process_forks.h"
+#include "hawser/transport/shm/copy_bytes.h"
 
 namespace hawser::transport::shm {
 namespace {

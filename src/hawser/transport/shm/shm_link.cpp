@@ -8,9 +8,9 @@
 
 #include "hawser/base/error.h"
 #include "hawser/base/log.h"
+#include "hawser/base/process_forks.h"
 #include "hawser/base/step.h"
 #include "hawser/transport/shm/descriptor_passing.h"
-#include "hawser/base/process_forks.h"
 
 namespace hawser::transport::shm {
 namespace {

@@ -1,6 +1,7 @@
 #include "hawser/agent/crew.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -25,6 +26,10 @@ constexpr int kDrainAtOnce = 64;
 constexpr std::int64_t kRequestsAreComingNs = 200'000;
 // One that got a request this recently is a server too: a waiter does not keep the seat from it.
 constexpr std::int64_t kServedLatelyNs = 100'000'000;
+constexpr int kWaiterYields = 4;
+constexpr std::int64_t kTimeSliceNs = 700'000;
+constexpr std::int64_t kEmptyYieldNs = 800;
+constexpr int kWaitsWithoutYield = 4096;
 
 PollSeat::Sitter this_thread() {
   static std::atomic<PollSeat::Sitter> next{1};
@@ -406,7 +411,33 @@ bool Crew::wait(Event& event, Deadline deadline) {
       ended_.notify_all();
     }
   }
+  if (waiter_may_yield() && yield_to_pollers(event)) return true;
   return event.sleep_until(deadline);
+}
+
+// A hand polls, and wants the core that this thread has: let it work through what is there instead
+// of being woken for the first of it. Beside compute-bound threads a yield costs a time slice; then
+// waiters do not yield for a while.
+bool Crew::yield_to_pollers(Event& event) {
+  for (int attempt = 0; attempt < kWaiterYields && !event.happened(); ++attempt) {
+    const std::int64_t before = now_ns();
+    ::sched_yield();
+    const std::int64_t yielded = now_ns() - before;
+    if (yielded > kTimeSliceNs) {
+      waits_without_yield_.store(kWaitsWithoutYield, std::memory_order_relaxed);
+      break;
+    }
+    if (yielded < kEmptyYieldNs) break;  // nobody wanted the core
+  }
+  return event.happened();
+}
+
+bool Crew::waiter_may_yield() {
+  if (options_.spin_limit <= Duration::zero()) return false;
+  const int left = waits_without_yield_.load(std::memory_order_relaxed);
+  if (left <= 0) return true;
+  waits_without_yield_.store(left - 1, std::memory_order_relaxed);
+  return false;
 }
 
 bool Crew::sit_down_to_wait(Seat::Sitter me) {

@@ -128,6 +128,8 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   Error thread_limit_error() const;
 
   // Waiting.
+  bool waiter_may_yield();
+  bool yield_to_pollers(Event& event);
   bool sit_down_to_wait(Seat::Sitter me);
   void poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me);
   void leave_waiting(Seat::Sitter me);
@@ -158,6 +160,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
 
   std::atomic<std::int64_t> replies_expected_{0};
   std::atomic<std::int64_t> last_request_ns_{0};
+  std::atomic<int> waits_without_yield_{0};
   std::atomic<std::uint64_t> tasks_run_{0};
   std::atomic<std::uint64_t> refused_{0};
 };

@@ -70,7 +70,9 @@ std::optional<BlockName> OutboundArena::place(std::span<const std::byte> segment
     target = chunk.memory->block(block.name.unit);
     ++state->placed;
   }
+  copies_done_.load(std::memory_order_acquire);
   copy_bytes(target, segment.data(), segment.size());
+  copies_done_.fetch_add(1, std::memory_order_release);
   return block.name;
 }
 

@@ -1,7 +1,6 @@
 #include "hawser/agent/crew.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -27,8 +26,6 @@ constexpr std::int64_t kRequestsAreComingNs = 200'000;
 // One that got a request this recently is a server too: a waiter does not keep the seat from it.
 constexpr std::int64_t kServedLatelyNs = 100'000'000;
 constexpr int kWaiterYields = 4;
-constexpr std::int64_t kTimeSliceNs = 700'000;
-constexpr std::int64_t kEmptyYieldNs = 800;
 constexpr int kWaitsWithoutYield = 4096;
 
 PollSeat::Sitter this_thread() {
@@ -420,14 +417,11 @@ bool Crew::wait(Event& event, Deadline deadline) {
 // waiters do not yield for a while.
 bool Crew::yield_to_pollers(Event& event) {
   for (int attempt = 0; attempt < kWaiterYields && !event.happened(); ++attempt) {
-    const std::int64_t before = now_ns();
-    ::sched_yield();
-    const std::int64_t yielded = now_ns() - before;
-    if (yielded > kTimeSliceNs) {
+    const Yielded yielded = yield_core();
+    if (yielded == Yielded::TimeSlice) {
       waits_without_yield_.store(kWaitsWithoutYield, std::memory_order_relaxed);
-      break;
     }
-    if (yielded < kEmptyYieldNs) break;  // nobody wanted the core
+    if (yielded == Yielded::TimeSlice || yielded == Yielded::Empty) break;
   }
   return event.happened();
 }

@@ -31,16 +31,16 @@ struct WaitingCall {
 };
 
 // A node of the world by its name, whether or not it is there. At most one session at a time.
+//
+//   PEER-1  Two nodes that connect to each other at the same time end with one connection. The
+//           node whose name sorts first refuses the other while it is connecting itself, and does
+//           not begin to while it has welcomed the other's connection and that is on its way.
 class Peer {
  public:
   // What is being done to get a connection. There is one seeker at a time; it ends by connecting,
   // by giving up, or because nobody wants the connection any more.
   enum class Seeking { No, InDirectory, Connecting };
 
-  //
-  //   PEER-1  Two nodes that connect to each other at the same time end with one connection. The
-  //           node whose name sorts first refuses the other while it is connecting itself, and does
-  //           not begin to while it has welcomed the other's connection and that is on its way.
   struct State {
     std::shared_ptr<Session> session;
     Seeking seeking = Seeking::No;

@@ -17,7 +17,20 @@ void pause_briefly() {
 #endif
 }
 
+constexpr Duration kEmptyYield = std::chrono::nanoseconds(800);
+constexpr Duration kLongYield = std::chrono::microseconds(200);
+constexpr Duration kTimeSlice = std::chrono::microseconds(700);
+
 }  // namespace
+
+Yielded yield_core() {
+  const TimePoint before = std::chrono::steady_clock::now();
+  ::sched_yield();
+  const Duration yielded = std::chrono::steady_clock::now() - before;
+  if (yielded > kTimeSlice) return Yielded::TimeSlice;
+  if (yielded > kLongYield) return Yielded::Long;
+  return yielded > kEmptyYield ? Yielded::Shared : Yielded::Empty;
+}
 
 bool Spinner::look_on() {
   if (limit_ <= Duration::zero()) return false;
@@ -29,28 +42,25 @@ bool Spinner::look_on() {
     since_ = std::chrono::steady_clock::now();
     next_yield_ = rounds_per_yield_;
   }
-  if (suspects_) return give_up(std::chrono::steady_clock::now());
+  if (suspects_) return give_up();
   for (std::uint32_t i = 0; i < kPausesPerRound; ++i) pause_briefly();
   if (++round_ < next_yield_) return true;
 
-  const TimePoint before = std::chrono::steady_clock::now();
-  if (before - since_ > limit_) {
+  if (std::chrono::steady_clock::now() - since_ > limit_) {
     round_ = 0;
     return false;
   }
-  ::sched_yield();
-  const TimePoint after = std::chrono::steady_clock::now();
-  const Duration yielded = after - before;
-  if (yielded > kTimeSlice) return give_up(after);
+  const Yielded yielded = yield_core();
+  if (yielded == Yielded::TimeSlice) return give_up();
   rounds_per_yield_ =
-      yielded > kEmptyYield ? kFewestRounds : std::min(2 * rounds_per_yield_, kMostRounds);
+      yielded == Yielded::Empty ? std::min(2 * rounds_per_yield_, kMostRounds) : kFewestRounds;
   next_yield_ = round_ + rounds_per_yield_;
-  suspects_ = yielded > kLongYield;
+  suspects_ = yielded == Yielded::Long;
   return true;
 }
 
-bool Spinner::give_up(TimePoint now) {
-  if (now - unbanned_since_ > kForgiveAfter) next_ban_ = kFirstBan;
+bool Spinner::give_up() {
+  if (std::chrono::steady_clock::now() - unbanned_since_ > kForgiveAfter) next_ban_ = kFirstBan;
   waits_off_ = next_ban_;
   next_ban_ = std::min(2 * next_ban_, kLongestBan);
   round_ = 0;

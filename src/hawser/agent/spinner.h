@@ -6,6 +6,15 @@
 
 namespace hawser::agent {
 
+// What a yield of the core was like.
+enum class Yielded {
+  Empty,      // nobody wanted the core
+  Shared,     // somebody ran
+  Long,       // for a while
+  TimeSlice,  // and did not give it back by himself: there is compute on this core
+};
+Yielded yield_core();
+
 // How long the poller looks on before it goes to sleep. Waking a sleeping thread costs 3 to 70 us,
 // looking on costs a core; so it looks on for a while after each frame, and stops doing so where
 // that does harm. Belongs to the holder of the poll seat.
@@ -29,7 +38,7 @@ class Spinner {
   bool look_on();
 
  private:
-  bool give_up(TimePoint now);
+  bool give_up();
 
   Duration limit_;
   std::uint32_t round_ = 0;
@@ -45,9 +54,6 @@ class Spinner {
   static constexpr std::uint32_t kMostRounds = 32;
   static constexpr std::uint32_t kFirstBan = 32;
   static constexpr std::uint32_t kLongestBan = 16'384;
-  static constexpr Duration kEmptyYield = std::chrono::nanoseconds(800);
-  static constexpr Duration kLongYield = std::chrono::microseconds(200);
-  static constexpr Duration kTimeSlice = std::chrono::microseconds(700);
   static constexpr Duration kForgiveAfter = std::chrono::milliseconds(20);
 };
 

@@ -78,7 +78,7 @@ TEST(Event, MayBeDestroyedAsSoonAsItHasHappened) {
   }
 }
 
-TEST(Wakes, KeepsSleepersAsleepUntilToldTo) {
+TEST(Wakes, WakesWhomItHasCollected) {
   Event first, second;
   std::atomic<int> awake{0};
   const auto sleeper = [&](Event& event) {

@@ -97,7 +97,8 @@ CallNumber SimNode::call(const std::string& to, Function function, Deadline dead
                                                .started = {},
                                                .deadline = deadline,
                                                .parent = parent});
-  agent::Request request{.to = to, .message = {}, .deadline = deadline};
+  agent::Request request{
+      .to = to, .message = {}, .started = stage_.world.now(), .deadline = deadline};
   request.message.function = to_string(function);
   request.message.one_way = one_way;
   request.message.depth = stage_.model.depth(number);

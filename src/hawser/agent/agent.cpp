@@ -58,14 +58,13 @@ void Agent::start(transport::Identity identity, Card card,
 // ------------------------------------------------------------------------------- calls
 
 CallHandle Agent::request(Request&& request, AnswerHandler&& on_answer) {
-  const TimePoint now = out_.clock.now();
   OutstandingCall call{.function = std::string(request.message.function),
-                       .started = now,
+                       .started = request.started,
                        .deadline = request.deadline,
                        .budget = request.budget,
                        .bytes = payload_bytes(request.message.payload),
                        .on_answer = std::move(on_answer)};
-  const auto to = peer(request.to);
+  const auto& to = peer(request.to);
   CallHandle handle;
   std::optional<Error> refusal;
   std::shared_ptr<Session> session;
@@ -90,7 +89,7 @@ CallHandle Agent::request(Request&& request, AnswerHandler&& on_answer) {
   if (refusal) {
     call.on_answer(failed(refusal->about(request.to, call.function)));
   } else if (session) {
-    request.message.budget_us = budget_us(request.deadline, now);
+    request.message.budget_us = budget_us(request.deadline, request.started);
     handle.session = session;
     handle.id = session->call(std::move(call), std::move(request.message));
   } else {
@@ -185,7 +184,7 @@ void Agent::give_up(const std::shared_ptr<Peer>& peer, const Error& why) {
 
 // ------------------------------------------------------------------------------- finding peers
 
-std::shared_ptr<Peer> Agent::peer(std::string_view name) {
+const std::shared_ptr<Peer>& Agent::peer(std::string_view name) {
   auto peers = peers_.lock();
   auto found = peers->find(name);
   if (found == peers->end()) {

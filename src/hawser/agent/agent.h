@@ -55,6 +55,7 @@ struct CallHandle {
 struct Request {
   std::string_view to;
   wire::Call message;  // without id and budget; `function` need only live until request() returns
+  TimePoint started;   // now, but for what it took to get here
   Deadline deadline;
   Duration budget = Duration::max();  // as the caller gave it, for messages
 };
@@ -161,7 +162,8 @@ class Agent final : public transport::Host, public SessionEvents {
     bool started = false;
     bool rejoining = false;
   };
-  std::shared_ptr<Peer> peer(std::string_view name);
+  // Peers are never forgotten: what this returns stays.
+  const std::shared_ptr<Peer>& peer(std::string_view name);
   std::shared_ptr<Peer> find_peer(std::string_view name) const;
   std::vector<std::shared_ptr<Peer>> all_peers() const;
 

@@ -81,7 +81,10 @@ class TestNode final : public Workshop, public RequestHandler {
   }
 
   CallHandle call(std::string_view to, Duration budget) {
-    Request request{.to = to, .message = {}, .deadline = Deadline::after(world_.clock(), budget)};
+    Request request{.to = to,
+                    .message = {},
+                    .started = world_.clock().now(),
+                    .deadline = Deadline::after(world_.clock(), budget)};
     request.message.function = "f";
     request.budget = budget;
     return agent->request(std::move(request),

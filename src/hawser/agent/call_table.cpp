@@ -15,6 +15,7 @@ std::optional<CallId> CallTable::open(OutstandingCall& call) {
   }
   const std::uint32_t slot = free_.back();
   free_.pop_back();
+  bytes_ += call.bytes;
   slots_[slot].call.emplace(std::move(call));
   ++size_;
   return id_of(slot);
@@ -26,6 +27,7 @@ OutstandingCall CallTable::release(std::size_t slot) {
   if (!HAWSER_FAULT(kReuseCallIds)) ++slots_[slot].generation;
   free_.push_back(static_cast<std::uint32_t>(slot));
   --size_;
+  bytes_ -= call.bytes;
   return call;
 }
 

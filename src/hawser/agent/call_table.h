@@ -54,6 +54,7 @@ class CallTable {
   std::vector<OutstandingCall> take_all();
 
   std::size_t size() const { return size_; }
+  std::size_t bytes() const { return bytes_; }  // of all payloads
   // never() when there is none.
   Deadline earliest() const;
 
@@ -76,6 +77,7 @@ class CallTable {
 
   std::size_t limit_;
   std::size_t size_ = 0;
+  std::size_t bytes_ = 0;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_;
 };

@@ -102,11 +102,7 @@ bool Crew::stop(Deadline deadline) {
       return std::all_of(roster->hands.begin(), roster->hands.end(),
                          [](const Hand& hand) { return hand.id == std::this_thread::get_id(); });
     };
-    if (deadline.is_never()) {
-      ended_.wait(roster, others_ended);
-    } else {
-      all_ended = ended_.wait_until(roster, deadline.at(), others_ended);
-    }
+    all_ended = ended_.wait_until(roster, deadline, others_ended);
     // Whoever still polls looks at `stopping` in every round. What handlers have lent is stolen.
     ended_.wait(roster, [&] {
       return roster->seat_closed || seat_.take(me, Seat::State::HandPolls) ||
@@ -381,8 +377,9 @@ bool Crew::on_tick(Seat::Sitter me) {
 // True when nobody needed the hand for long.
 bool Crew::park(Guarded<Roster>::Held& roster) {
   ++roster->parked;
-  const bool needed = summons_.wait_until(roster, std::chrono::steady_clock::now() + kParkedFor,
-                                          [&] { return roster->summoned > 0 || roster->stopping; });
+  const bool needed =
+      summons_.wait_until(roster, Deadline(std::chrono::steady_clock::now() + kParkedFor),
+                          [&] { return roster->summoned > 0 || roster->stopping; });
   --roster->parked;
   if (roster->summoned > 0) --roster->summoned;
   if (needed || threads_.load() <= kFewestHands) return false;

@@ -50,8 +50,6 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
   const Deadline deadline = call.deadline;
   const bool one_way = message.one_way;
   const std::size_t backlog = one_way ? link_->stats().bytes_queued : 0;  // no answer tells more
-  // Before it can be answered, and so taken off again.
-  bytes_in_flight_.fetch_add(call.bytes, std::memory_order_seq_cst);
   std::optional<Error> refusal;
   std::optional<CallId> id;
   {
@@ -64,17 +62,17 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
       refusal.emplace(ErrorKind::Overloaded, "max_calls_per_peer (" +
                                                  std::to_string(limits_.max_calls_per_peer) +
                                                  ") calls to '" + peer().name + "' outstanding");
+    } else {
+      ++tables->calls_sent;
     }
   }
   if (refusal) {
-    bytes_in_flight_.fetch_sub(call.bytes, std::memory_order_seq_cst);
     call.on_answer(failed(refusal->about(peer().name, call.function)));
     return CallId{};
   }
   events_.outstanding_changed(+1);
   if (!HAWSER_FAULT(kForgetDeadline)) events_.watch_deadline(deadline);
   message.id = *id;
-  calls_sent_.fetch_add(1, std::memory_order_seq_cst);
   try {
     const bool sent = send(wire::encode(std::move(message)));  // if not, end() fails the call
     if (sent && one_way) complete(*id, Answer{});              // nobody answers
@@ -84,58 +82,45 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
   return *id;
 }
 
-bool Session::send(wire::OutFrame&& frame) {
-  frames_sent_.fetch_add(1, std::memory_order_relaxed);
-  return link_->send(std::move(frame));
-}
-
-void Session::left_table(const OutstandingCall& call) {
-  events_.outstanding_changed(-1);
-  if (call.bytes == 0) return;
-  bytes_in_flight_.fetch_sub(call.bytes, std::memory_order_seq_cst);
-  if (somebody_wants_room_.load(std::memory_order_seq_cst)) make_room();
-}
+bool Session::send(wire::OutFrame&& frame) { return link_->send(std::move(frame)); }
 
 // FLOW-1: whoever found no room is woken by every call that leaves afterwards, and by the end.
 std::shared_ptr<Event> Session::room_for(std::size_t bytes) {
-  const auto fits = [&] {
-    const std::size_t now = bytes_in_flight_.load(std::memory_order_seq_cst);
-    return now == 0 || now + bytes <= limits_.max_bytes_in_flight_per_peer;
-  };
-  if (fits()) return nullptr;
-  auto room = std::make_shared<Event>();
-  {
-    auto wanting = wanting_room_.lock();
-    wanting->push_back(room);
-    somebody_wants_room_.store(true, std::memory_order_seq_cst);
+  auto tables = tables_.lock();
+  const std::size_t now = tables->outgoing.bytes();
+  if (now == 0 || now + bytes <= limits_.max_bytes_in_flight_per_peer || tables->closed) {
+    return nullptr;
   }
-  if (fits() || closed()) return nullptr;
+  auto room = std::make_shared<Event>();
+  tables->wanting_room.push_back(room);
   return room;
 }
 
-void Session::make_room() {
+std::optional<OutstandingCall> Session::take(CallId id) {
   std::vector<std::shared_ptr<Event>> wanting;
+  std::optional<OutstandingCall> call;
   {
-    auto held = wanting_room_.lock();
-    wanting.swap(*held);
-    somebody_wants_room_.store(false, std::memory_order_seq_cst);
+    auto tables = tables_.lock();
+    call = tables->outgoing.take(id);
+    if (!call) return std::nullopt;  // it crossed its answer on the way
+    wanting.swap(tables->wanting_room);
   }
+  events_.outstanding_changed(-1);
   for (const auto& room : wanting) room->set();
+  return call;
 }
 
 void Session::complete(CallId id, Answer&& answer) {
-  std::optional<OutstandingCall> call = tables_.lock()->outgoing.take(id);
-  if (!call) return;  // it crossed its answer on the way
-  left_table(*call);
+  std::optional<OutstandingCall> call = take(id);
+  if (!call) return;
   if (HAWSER_FAULT(kDropAnswer)) return;
   if (answer.error) answer.error = answer.error->about(peer().name, call->function);
   call->on_answer(std::move(answer));
 }
 
 void Session::cancel(CallId id, const Error& why) {
-  std::optional<OutstandingCall> call = tables_.lock()->outgoing.take(id);
+  std::optional<OutstandingCall> call = take(id);
   if (!call) return;
-  left_table(*call);
   send(wire::encode(wire::Cancel{id}));
   call->on_answer(failed(why.about(peer().name, call->function)));
 }
@@ -212,6 +197,7 @@ std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame&& frame,
     full = tables->incoming.size() >= limits_.max_calls_per_peer;
     if (!full)
       known = !tables->incoming.emplace(number(id), Serving{incoming, now, deadline}).second;
+    if (!full && !known) ++tables->calls_received;
   }
   if (known) {
     incoming->disown();  // the id is that of the first
@@ -224,7 +210,6 @@ std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame&& frame,
                                                     ") calls are being served"));
     return nullptr;
   }
-  calls_received_.fetch_add(1, std::memory_order_seq_cst);
   if (!HAWSER_FAULT(kForgetDeadline)) events_.watch_deadline(deadline);
   return incoming;
 }
@@ -259,10 +244,12 @@ void Session::call_answered(CallId id) { tables_.lock()->incoming.erase(number(i
 Deadline Session::sweep(TimePoint now) {
   std::vector<std::pair<CallId, OutstandingCall>> expired;
   std::vector<std::shared_ptr<IncomingCall>> overdue;
+  std::vector<std::shared_ptr<Event>> wanting;
   Deadline earliest;
   {
     auto tables = tables_.lock();
     expired = tables->outgoing.expire(now);
+    if (!expired.empty()) wanting.swap(tables->wanting_room);
     earliest = tables->outgoing.earliest();
     for (auto& [id, serving] : tables->incoming) {
       if (!serving.deadline.passed(now)) {
@@ -273,8 +260,9 @@ Deadline Session::sweep(TimePoint now) {
       }
     }
   }
+  for (const auto& room : wanting) room->set();
   for (auto& [id, call] : expired) {
-    left_table(call);
+    events_.outstanding_changed(-1);
     send(wire::encode(wire::Cancel{id}));
     call.on_answer(failed(timeout_error(call, peer().name)));
   }
@@ -284,26 +272,25 @@ Deadline Session::sweep(TimePoint now) {
 
 Liveness Session::check_health(TimePoint now) {
   // Bytes of a frame that is still arriving prove life too: a large tensor takes its time.
-  const std::uint64_t received = link_->stats().bytes_received;
-  const std::uint64_t sent = frames_sent_.load(std::memory_order_relaxed);
+  const transport::LinkStats traffic = link_->stats();
   const auto pulse = link_->pulse();
   bool heartbeat_due = false;
   Liveness verdict;
   {
     auto health = health_.lock();
-    if (received != health->bytes_received || (pulse && pulse != health->pulse)) {
+    if (traffic.bytes_received != health->bytes_received || (pulse && pulse != health->pulse)) {
       health->detector.heard(now);
     }
-    heartbeat_due = !pulse && sent == health->frames_sent;
-    health->bytes_received = received;
-    health->frames_sent = sent;
+    heartbeat_due = !pulse && traffic.frames_sent == health->frames_sent;
+    health->bytes_received = traffic.bytes_received;
+    health->frames_sent = traffic.frames_sent;
     health->pulse = pulse;
     verdict = HAWSER_FAULT(kNeverSuspect) ? Liveness::Alive : health->detector.judge(now);
   }
   liveness_.store(verdict, std::memory_order_relaxed);
   if (heartbeat_due && verdict != Liveness::Lost) {
     send(wire::encode(wire::Heartbeat{nanoseconds(now)}));
-    health_.lock()->frames_sent = frames_sent_.load(std::memory_order_relaxed);
+    health_.lock()->frames_sent = link_->stats().frames_sent;
   }
   return verdict;
 }
@@ -344,21 +331,23 @@ void Session::on_closed() {
 void Session::end(const Error& why) {
   std::vector<OutstandingCall> calls;
   std::vector<std::shared_ptr<IncomingCall>> serving;
+  std::vector<std::shared_ptr<Event>> wanting;
   {
     auto tables = tables_.lock();
     if (tables->closed) return;
     tables->closed.emplace(why);
+    wanting.swap(tables->wanting_room);
     if (!HAWSER_FAULT(kForgetOnLoss)) calls = tables->outgoing.take_all();
     for (auto& [id, entry] : tables->incoming) {
       if (auto call = entry.call.lock()) serving.push_back(std::move(call));
     }
   }
   for (auto& call : calls) {
-    left_table(call);
+    events_.outstanding_changed(-1);
     call.on_answer(failed(why.about(peer().name, call.function)));
   }
   for (auto& call : serving) call->cancel();
-  make_room();
+  for (const auto& room : wanting) room->set();
   events_.session_closed(shared_from_this());
 }
 

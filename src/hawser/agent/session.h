@@ -87,8 +87,8 @@ class Session final : public transport::FrameSink,
   std::optional<Duration> round_trip() const;
   std::size_t outstanding() const { return tables_.lock()->outgoing.size(); }
   std::size_t serving() const { return tables_.lock()->incoming.size(); }
-  std::uint64_t calls_sent() const { return calls_sent_.load(std::memory_order_seq_cst); }
-  std::uint64_t calls_received() const { return calls_received_.load(std::memory_order_seq_cst); }
+  std::uint64_t calls_sent() const { return tables_.lock()->calls_sent; }
+  std::uint64_t calls_received() const { return tables_.lock()->calls_received; }
   void list_calls(TimePoint now, std::vector<CallInFlight>& out) const;
 
   // transport::FrameSink
@@ -110,13 +110,15 @@ class Session final : public transport::FrameSink,
     explicit Tables(std::size_t limit) : outgoing(limit) {}
     CallTable outgoing;
     std::unordered_map<std::uint64_t, Serving> incoming;
+    std::uint64_t calls_sent = 0;
+    std::uint64_t calls_received = 0;
+    std::vector<std::shared_ptr<Event>> wanting_room;
     std::optional<Error> closed;  // the state: open, or closed for this reason
   };
 
   std::shared_ptr<transport::Task> accept_call(wire::InFrame&& frame, wire::ReceivedCall&& call);
   void complete(CallId id, Answer&& answer);
-  void left_table(const OutstandingCall& call);
-  void make_room();
+  std::optional<OutstandingCall> take(CallId id);
   void cancel_incoming(CallId id);
   void end(const Error& why);
   Error lost_error(const std::string& why) const;
@@ -129,12 +131,6 @@ class Session final : public transport::FrameSink,
   SessionEvents& events_;
   mutable Guarded<Tables> tables_;
 
-  std::atomic<std::size_t> bytes_in_flight_{0};  // of calls sent and not answered
-  std::atomic<bool> somebody_wants_room_{false};
-  Guarded<std::vector<std::shared_ptr<Event>>> wanting_room_;
-  std::atomic<std::uint64_t> frames_sent_{0};
-  std::atomic<std::uint64_t> calls_sent_{0};
-  std::atomic<std::uint64_t> calls_received_{0};
   std::atomic<std::int64_t> round_trip_ns_{-1};
   std::atomic<Liveness> liveness_{Liveness::Alive};
   struct Health {

@@ -154,9 +154,7 @@ void StoreDirectory::stop(Deadline deadline) {
     auto held = shared_->state.lock();
     held->stopping = true;
     shared_->changed.notify_all();
-    ended = deadline.is_never()
-                ? (shared_->changed.wait(held, [&] { return held->ended; }), true)
-                : shared_->changed.wait_until(held, deadline.at(), [&] { return held->ended; });
+    ended = shared_->changed.wait_until(held, deadline, [&] { return held->ended; });
   }
   if (ended) {
     thread_.join();

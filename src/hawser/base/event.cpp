@@ -1,33 +1,12 @@
 #include "hawser/base/event.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <ctime>
+#include <climits>
 #include <utility>
+
+#include "hawser/base/futex.h"
 
 namespace hawser {
 namespace {
-
-static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
-
-void futex_wake_all(std::atomic<std::uint32_t>* word) {
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(word), FUTEX_WAKE_PRIVATE, INT32_MAX,
-            nullptr, nullptr, 0);
-}
-
-// Against an absolute time of CLOCK_MONOTONIC, which is what std::chrono::steady_clock reads.
-void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline) {
-  timespec at{};
-  if (!deadline.is_never()) {
-    const auto since_epoch = deadline.at().time_since_epoch().count();
-    at.tv_sec = static_cast<time_t>(since_epoch / 1'000'000'000);
-    at.tv_nsec = static_cast<long>(since_epoch % 1'000'000'000);
-  }
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_BITSET_PRIVATE, expected,
-            deadline.is_never() ? nullptr : &at, nullptr, FUTEX_BITSET_MATCH_ANY);
-}
 
 thread_local Wakes* collecting = nullptr;
 
@@ -38,7 +17,7 @@ void Event::set() {
   if (collecting) {
     collecting->add(&state_);
   } else {
-    futex_wake_all(&state_);
+    futex_wake(&state_, INT_MAX);
   }
 }
 
@@ -52,7 +31,7 @@ void Wakes::add(Word word) {
 }
 
 void Wakes::wake_all() {
-  for (std::size_t i = 0; i < count_; ++i) futex_wake_all(words_[i]);
+  for (std::size_t i = 0; i < count_; ++i) futex_wake(words_[i], INT_MAX);
   count_ = 0;
 }
 

@@ -241,7 +241,8 @@ template <class T>
 typename Promise<T>::Pair Promise<T>::pair(std::shared_ptr<Scheduler> scheduler,
                                            Deadline deadline) {
   auto state = std::make_shared<detail::FutureState<T>>(std::move(scheduler), deadline);
-  return Pair{Promise<T>(state), Future<T>(state)};
+  Promise<T> promise(state);
+  return Pair{std::move(promise), Future<T>(std::move(state))};
 }
 
 }  // namespace hawser

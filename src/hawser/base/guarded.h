@@ -1,9 +1,13 @@
 #pragma once
 
-#include <chrono>
-#include <condition_variable>
+#include <atomic>
+#include <climits>
 #include <mutex>
 #include <utility>
+
+#include "hawser/base/clock.h"
+#include "hawser/base/futex.h"
+#include "hawser/base/mutex.h"
 
 namespace hawser {
 
@@ -23,13 +27,13 @@ class Guarded {
    public:
     T* operator->() const { return data_; }
     T& operator*() const { return *data_; }
-    std::unique_lock<std::mutex>& mutex_lock() { return lock_; }
+    void lock() { lock_.lock(); }
     void unlock() { lock_.unlock(); }
 
    private:
     friend class Guarded;
-    Held(std::mutex& mutex, T& data) : lock_(mutex), data_(&data) {}
-    std::unique_lock<std::mutex> lock_;
+    Held(Mutex& mutex, T& data) : lock_(mutex), data_(&data) {}
+    std::unique_lock<Mutex> lock_;
     T* data_;
   };
 
@@ -39,27 +43,43 @@ class Guarded {
   Held lock() { return Held(mutex_, data_); }
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   T data_{};
 };
 
-// A condition on guarded data.
+// A condition on guarded data. Notify after changing the data, with or without the lock.
 class Condition {
  public:
   template <class Held, class Predicate>
   void wait(Held& held, Predicate ready) {
-    condition_.wait(held.mutex_lock(), ready);
+    wait_until(held, Deadline::never(), ready);
   }
   // False when the time passed and `ready` is still false.
   template <class Held, class Predicate>
-  bool wait_until(Held& held, std::chrono::steady_clock::time_point deadline, Predicate ready) {
-    return condition_.wait_until(held.mutex_lock(), deadline, ready);
+  bool wait_until(Held& held, Deadline deadline, Predicate ready) {
+    while (!ready()) {
+      if (!deadline.is_never() && deadline.passed(std::chrono::steady_clock::now())) return false;
+      // Read under the lock, so a notice after this change of the data changes it again.
+      const std::uint32_t seen = notices_.load(std::memory_order_relaxed);
+      sleepers_.fetch_add(1, std::memory_order_relaxed);
+      held.unlock();
+      futex_wait(notices_, seen, deadline);
+      held.lock();
+      sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    return true;
   }
-  void notify_one() { condition_.notify_one(); }
-  void notify_all() { condition_.notify_all(); }
+  void notify_one() { notify(1); }
+  void notify_all() { notify(INT_MAX); }
 
  private:
-  std::condition_variable condition_;
+  void notify(int how_many) {
+    notices_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake(&notices_, how_many);
+  }
+
+  std::atomic<std::uint32_t> notices_{0};
+  std::atomic<std::uint32_t> sleepers_{0};  // changed under the lock
 };
 
 }  // namespace hawser

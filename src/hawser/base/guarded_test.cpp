@@ -37,8 +37,8 @@ TEST(Condition, WakesWhenThePredicateHolds) {
     changed.notify_one();
   });
   auto held = ready.lock();
-  EXPECT_TRUE(
-      changed.wait_until(held, std::chrono::steady_clock::now() + 10s, [&] { return *held; }));
+  EXPECT_TRUE(changed.wait_until(held, Deadline(std::chrono::steady_clock::now() + 10s),
+                                 [&] { return *held; }));
   held.unlock();
   other.join();
 }
@@ -47,8 +47,8 @@ TEST(Condition, SaysWhenTheDeadlinePassed) {
   Guarded<bool> ready;
   Condition changed;
   auto held = ready.lock();
-  EXPECT_FALSE(
-      changed.wait_until(held, std::chrono::steady_clock::now() + 1ms, [&] { return *held; }));
+  EXPECT_FALSE(changed.wait_until(held, Deadline(std::chrono::steady_clock::now() + 1ms),
+                                  [&] { return *held; }));
 }
 
 }  // namespace

@@ -324,13 +324,14 @@ bool Node::Machinery::close(Duration patience) {
 
 // Small calls are bounded by their number (max_calls_per_peer).
 bool Node::Machinery::await_room(std::string_view to, const wire::Payload& payload,
-                                 Deadline deadline) {
+                                 Deadline deadline, TimePoint& now) {
   constexpr std::size_t kLarge = 64 * 1024;
   std::size_t bytes = payload.value.size();
   for (const Buffer& segment : payload.segments) bytes += segment.size();
   if (bytes < kLarge) return true;
   while (const auto room = agent_->room_for(to, bytes)) {
     if (!crew_->wait(*room, deadline)) return false;
+    now = clock_.now();
   }
   return true;
 }
@@ -351,9 +352,11 @@ agent::CallHandle Node::Machinery::request(agent::Request&& request,
 
 void Node::Machinery::notice(std::string_view to, wire::Call message) {
   const Duration budget = options_.call_timeout;
+  const TimePoint now = clock_.now();
   request({.to = to,
            .message = std::move(message),
-           .deadline = Deadline::after(clock_, budget),
+           .started = now,
+           .deadline = Deadline::from(now, budget),
            .budget = budget},
           [](agent::Answer&&) {});
 }

@@ -47,8 +47,9 @@ class Node::Machinery final : public agent::Workshop,
   void add(std::shared_ptr<Function> function);
   bool withdraw(std::string_view name);
 
-  // False when there was none until the deadline.
-  bool await_room(std::string_view to, const wire::Payload& payload, Deadline deadline);
+  // False when there was none until the deadline. Brings `now` up to date if it took a while.
+  bool await_room(std::string_view to, const wire::Payload& payload, Deadline deadline,
+                  TimePoint& now);
   agent::CallHandle request(agent::Request&& request, agent::AnswerHandler&& handler);
   void notice(std::string_view to, wire::Call message);
   NodeReport report() const;

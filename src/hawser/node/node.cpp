@@ -79,13 +79,13 @@ Node::Timing Node::timing_of(const CallOptions& options) const {
   if (const CallContext* serving = current_call()) {
     deadline = std::min(deadline, serving->deadline());
   }
-  return {deadline, deadline.remaining(now)};
+  return {now, deadline, deadline.remaining(now)};
 }
 
 UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, wire::TargetKind target,
                                       Prepared&& prepared, RawHandler&& handler) {
   machinery_->refuse_if_inherited();
-  if (!machinery_->await_room(to, prepared.payload, timing.deadline)) {
+  if (!machinery_->await_room(to, prepared.payload, timing.deadline, timing.now)) {
     agent::Answer answer;
     answer.error =
         Error(ErrorKind::Overloaded,
@@ -94,8 +94,11 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, wire::
     handler(std::move(answer));
     return nullptr;
   }
-  agent::Request request{
-      .to = to, .message = {}, .deadline = timing.deadline, .budget = timing.budget};
+  agent::Request request{.to = to,
+                         .message = {},
+                         .started = timing.now,
+                         .deadline = timing.deadline,
+                         .budget = timing.budget};
   request.message.target = target;
   request.message.function = prepared.function;
   request.message.payload = std::move(prepared.payload);

@@ -123,6 +123,7 @@ class Node {
   Prepared match_operator(std::string_view name, std::vector<c10::IValue> args);
   void add(std::shared_ptr<Function> function);
   struct Timing {
+    TimePoint now;
     Deadline deadline;
     Duration budget;  // until then, from the moment of the call
   };
@@ -140,7 +141,7 @@ class Node {
                                   [promise = std::move(promise)](agent::Answer&& answer) mutable {
                                     settle(promise, answer);
                                   }));
-    return future;
+    return std::move(future);  // a binding: not moved by itself
   }
   template <class R>
   static void settle(Promise<R>& promise, agent::Answer& answer) {

@@ -21,6 +21,7 @@ std::string_view words_for(wire::Tag tag) {
     case wire::Tag::Complex:
       return "complex";
     case wire::Tag::String:
+    case wire::Tag::Text:
       return "string";
     case wire::Tag::Bytes:
     case wire::Tag::Blob:
@@ -52,34 +53,42 @@ Nesting::Nesting(int& depth) : depth_(depth) {
 }
 
 template <class Container>
-void PayloadWriter::blob(std::shared_ptr<Container> value) {
-  value_.blob(payload_.segments.size());
+std::uint64_t PayloadWriter::segment(std::shared_ptr<Container> value) {
   auto* const data = reinterpret_cast<std::byte*>(value->data());
-  payload_.segments.emplace_back(data, value->size(), std::move(value));
+  const std::size_t size = value->size();
+  return segment(Buffer(data, size, std::move(value)));
+}
+
+std::uint64_t PayloadWriter::segment(Buffer bytes) {
+  payload_.segments.push_back(std::move(bytes));
+  return payload_.segments.size() - 1;
 }
 
 void PayloadWriter::string(std::string_view value) {
-  if (value.size() > kLargestInlineBytes) return blob(std::make_shared<std::string>(value));
-  value_.string(value);
+  if (value.size() <= kLargestInlineBytes) return value_.string(value);
+  value_.text(segment(std::make_shared<std::string>(value)));
 }
 
 void PayloadWriter::string(std::string&& value) {
-  if (value.size() > kLargestInlineBytes) {
-    return blob(std::make_shared<std::string>(std::move(value)));
-  }
-  value_.string(value);
+  if (value.size() <= kLargestInlineBytes) return value_.string(value);
+  value_.text(segment(std::make_shared<std::string>(std::move(value))));
 }
 
 void PayloadWriter::bytes(std::span<const std::byte> value) {
-  if (value.size() > kLargestInlineBytes) {
-    return blob(std::make_shared<Bytes>(value.begin(), value.end()));
-  }
-  value_.bytes(value);
+  if (value.size() <= kLargestInlineBytes) return value_.bytes(value);
+  value_.blob(segment(std::make_shared<Bytes>(value.begin(), value.end())));
 }
 
 void PayloadWriter::bytes(Bytes&& value) {
-  if (value.size() > kLargestInlineBytes) return blob(std::make_shared<Bytes>(std::move(value)));
-  value_.bytes(value);
+  if (value.size() <= kLargestInlineBytes) return value_.bytes(value);
+  value_.blob(segment(std::make_shared<Bytes>(std::move(value))));
+}
+
+void PayloadWriter::bytes(Buffer value) {
+  if (value.size() <= kLargestInlineBytes) {
+    return value_.bytes(std::span(value.data(), value.size()));
+  }
+  value_.blob(segment(std::move(value)));
 }
 
 void PayloadWriter::reference(wire::ReferenceTicket ticket) {
@@ -148,9 +157,9 @@ std::complex<double> PayloadReader::complex() {
 }
 
 std::string_view PayloadReader::string() {
-  if (!value_.at_end() && peek() == wire::Tag::Blob) {
-    const auto blob = unpacker_.blob(value_.blob());
-    return {reinterpret_cast<const char*>(blob.data()), blob.size()};
+  if (!value_.at_end() && peek() == wire::Tag::Text) {
+    const auto text = unpacker_.blob(value_.text());
+    return {reinterpret_cast<const char*>(text.data()), text.size()};
   }
   expect(wire::Tag::String, "string");
   return value_.string();

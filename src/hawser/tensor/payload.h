@@ -56,6 +56,7 @@ class PayloadWriter {
   void string(std::string&& value);
   void bytes(std::span<const std::byte> value);
   void bytes(Bytes&& value);
+  void bytes(Buffer value);  // sent from where it is, unless it is small
   void tensor(at::Tensor value) { value_.tensor(packer_.add(std::move(value))); }
   void reference(wire::ReferenceTicket ticket);
   // Followed by that many values (pairs for a dict), inside a nest().
@@ -70,7 +71,8 @@ class PayloadWriter {
 
  private:
   template <class Container>
-  void blob(std::shared_ptr<Container> value);
+  std::uint64_t segment(std::shared_ptr<Container> value);
+  std::uint64_t segment(Buffer bytes);
 
   wire::Payload payload_;
   wire::ValueWriter value_;

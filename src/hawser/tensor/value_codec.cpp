@@ -164,8 +164,9 @@ c10::IValue read_ivalue(PayloadReader& in) {
       return c10::complex<double>(number.real(), number.imag());
     }
     case wire::Tag::String:
-    case wire::Tag::Blob:
+    case wire::Tag::Text:
       return std::string(in.string());
+    case wire::Tag::Blob:
     case wire::Tag::Bytes: {
       const auto bytes = in.bytes();
       return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());

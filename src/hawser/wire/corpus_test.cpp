@@ -113,6 +113,7 @@ TEST(Corpus, OfValuesIsCurrent) {
     writer.list(4);
     writer.tensor(0);
     writer.blob(300);
+    writer.text(301);
     writer.reference(2);
     writer.bytes(std::as_bytes(std::span("raw", 3)));
   });

@@ -56,6 +56,8 @@ std::string_view to_string(Tag tag) {
       return "dict";
     case Tag::Record:
       return "record";
+    case Tag::Text:
+      return "text";
   }
   return "unknown";
 }
@@ -92,6 +94,11 @@ void ValueWriter::bytes(std::span<const std::byte> value) {
 
 void ValueWriter::blob(std::uint64_t segment) {
   tag(Tag::Blob);
+  varint(segment);
+}
+
+void ValueWriter::text(std::uint64_t segment) {
+  tag(Tag::Text);
   varint(segment);
 }
 
@@ -147,7 +154,7 @@ void ValueWriter::raw(const void* data, std::size_t size) {
 Tag ValueReader::peek() const {
   if (in_.empty()) throw_invalid("expected a value, found the end");
   const Tag tag = static_cast<Tag>(in_.front());
-  if (tag > Tag::Record) {
+  if (tag > Tag::Text) {
     throw_invalid("unknown tag " + std::to_string(static_cast<unsigned>(tag)));
   }
   return tag;
@@ -202,6 +209,11 @@ std::span<const std::byte> ValueReader::bytes() {
 
 std::uint64_t ValueReader::blob() {
   expect(Tag::Blob);
+  return varint();
+}
+
+std::uint64_t ValueReader::text() {
+  expect(Tag::Text);
   return varint();
 }
 
@@ -262,6 +274,9 @@ void ValueReader::skip() {
         break;
       case Tag::Blob:
         blob();
+        break;
+      case Tag::Text:
+        text();
         break;
       case Tag::Tensor:
         tensor();

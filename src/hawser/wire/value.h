@@ -18,7 +18,7 @@
 //   Int                    zigzag varint, 64 bits
 //   Double                 8 bytes        Complex   16 bytes
 //   String, Bytes          varint length, that many bytes (String is UTF-8)
-//   Blob                   varint index of a segment: bytes too large to copy
+//   Blob, Text             varint index of a segment: bytes, and UTF-8, too large to copy
 //   Tensor                 varint index into Payload.tensors
 //   Reference              varint index into Payload.references
 //   List, Tuple            varint count, that many values
@@ -42,6 +42,7 @@ enum class Tag : std::uint8_t {
   Tuple = 12,
   Dict = 13,
   Record = 14,
+  Text = 15,
 };
 
 std::string_view to_string(Tag tag);
@@ -70,6 +71,7 @@ class ValueWriter {
   void string(std::string_view value);
   void bytes(std::span<const std::byte> value);
   void blob(std::uint64_t segment);
+  void text(std::uint64_t segment);
   void tensor(std::uint64_t index);
   void reference(std::uint64_t index);
   // Followed by that many values (pairs for a dict).
@@ -104,6 +106,7 @@ class ValueReader {
   std::string_view string();
   std::span<const std::byte> bytes();
   std::uint64_t blob();
+  std::uint64_t text();
   std::uint64_t tensor();
   std::uint64_t reference();
   // The count that follows is at most the number of bytes left, so reserving it is safe.

@@ -39,6 +39,8 @@ void copy_value(ValueReader& reader, ValueWriter& writer, int depth) {
       return writer.bytes(reader.bytes());
     case Tag::Blob:
       return writer.blob(reader.blob());
+    case Tag::Text:
+      return writer.text(reader.text());
     case Tag::Tensor:
       return writer.tensor(reader.tensor());
     case Tag::Reference:

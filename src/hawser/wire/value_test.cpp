@@ -46,6 +46,7 @@ TEST(Value, RoundTripOfEveryTag) {
   writer.string("grüße");
   writer.bytes(as_bytes(std::string_view("\0\1\2", 3)));
   writer.blob(7);
+  writer.text(8);
   writer.tensor(300);
   writer.reference(0);
   writer.list(2);
@@ -69,6 +70,7 @@ TEST(Value, RoundTripOfEveryTag) {
   EXPECT_EQ(reader.string(), "grüße");
   EXPECT_EQ(reader.bytes().size(), 3u);
   EXPECT_EQ(reader.blob(), 7u);
+  EXPECT_EQ(reader.text(), 8u);
   EXPECT_EQ(reader.tensor(), 300u);
   EXPECT_EQ(reader.reference(), 0u);
   EXPECT_EQ(reader.list(), 2u);

@@ -132,3 +132,34 @@ function(hawser_examples)
     hawser_use_torch_pch(example_${stem})
   endforeach()
 endfunction()
+
+# hawser/_native: the package is put together in python/ of the build tree, so that it can be
+# imported from there (PYTHONPATH) as it would be from an installed wheel.
+function(hawser_python_module)
+  if(NOT Python_EXECUTABLE AND EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
+    set(Python_EXECUTABLE "${PROJECT_SOURCE_DIR}/.venv/bin/python")
+  endif()
+  find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
+  hawser_glob_sources(sources "${HAWSER_SOURCE_ROOT}/hawser/bindings")
+  Python_add_library(hawser_native MODULE WITH_SOABI ${sources})
+  set(package "${PROJECT_BINARY_DIR}/python/hawser")
+  set_target_properties(hawser_native PROPERTIES
+    OUTPUT_NAME _native
+    LIBRARY_OUTPUT_DIRECTORY "${package}"
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    BUILD_RPATH "${PROJECT_BINARY_DIR};${HAWSER_TORCH_ROOT}/lib"
+    INSTALL_RPATH "$ORIGIN/lib")
+  target_link_libraries(hawser_native PRIVATE hawser hawser::torch_python)
+  target_compile_definitions(hawser_native PRIVATE PYBIND11_DETAILED_ERROR_MESSAGES)
+  file(MAKE_DIRECTORY "${package}")
+  file(WRITE "${package}/_build_info.py"
+    "\"\"\"What this build was made against. Generated.\"\"\"\n\nTORCH_VERSION = \"${HawserTorch_VERSION}\"\n")
+  file(GLOB entries CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/hawser/*")
+  foreach(entry IN LISTS entries)
+    get_filename_component(name "${entry}" NAME)
+    if(NOT name STREQUAL "__pycache__")
+      file(CREATE_LINK "${entry}" "${package}/${name}" SYMBOLIC)
+    endif()
+  endforeach()
+endfunction()

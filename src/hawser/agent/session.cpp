@@ -13,6 +13,8 @@ template <class... Fs>
 struct Overloaded : Fs... {
   using Fs::operator()...;
 };
+template <class... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;  // clang 14 needs to be told
 
 std::int64_t nanoseconds(TimePoint at) { return at.time_since_epoch().count(); }
 

@@ -74,7 +74,9 @@ std::string read_token_file(const std::string& path) {
 }  // namespace
 
 Node::Machinery::Machinery(NodeOptions options)
-    : options_(std::move(options)), fork_depth_(fork_depth()) {}
+    : options_(std::move(options)),
+      fork_depth_(fork_depth()),
+      call_timeout_(options_.call_timeout) {}
 
 Node::Machinery::~Machinery() = default;
 
@@ -302,6 +304,31 @@ std::vector<std::string> Node::Machinery::departure_waits_for() const {
   return waiting;
 }
 
+std::map<std::uint32_t, std::string> Node::Machinery::members(Deadline deadline) {
+  if (!options_.world_size) invalid("a world without world_size has no fixed members");
+  auto all = await_members(deadline);
+  if (all) return *all;
+  std::string missing;
+  for (const std::string& who : *not_yet_joined_.lock())
+    missing += (missing.empty() ? "" : ", ") + who;
+  throw Error(closing_.load() ? ErrorKind::Invalid : ErrorKind::Timeout,
+              closing_.load() ? "the node is closed" : "still waiting for " + missing + " to join");
+}
+
+std::optional<std::uint32_t> Node::Machinery::look_up(std::string_view name, Deadline deadline) {
+  auto [promise, future] = Promise<std::optional<std::uint32_t>>::pair(crew_, deadline);
+  directory_->look_up(std::string(name), [promise = std::make_shared<decltype(promise)>(std::move(
+                                              promise))](Result<std::optional<agent::Card>> card) {
+    if (!card.ok()) return promise->fail(card.error());
+    const bool there = card.value() && !card.value()->endpoints.empty();
+    promise->succeed(there ? std::optional(card.value()->rank) : std::nullopt);
+  });
+  if (!future.wait_for(deadline.remaining(clock_.now()))) {
+    throw Error(ErrorKind::Timeout, "the rendezvous does not answer");
+  }
+  return future.get();
+}
+
 bool Node::Machinery::close(Duration patience) {
   if (inherited() || closing_.exchange(true)) return true;
   const Deadline deadline = Deadline::after(clock_, patience);
@@ -351,7 +378,7 @@ agent::CallHandle Node::Machinery::request(agent::Request&& request,
 }
 
 void Node::Machinery::notice(std::string_view to, wire::Call message) {
-  const Duration budget = options_.call_timeout;
+  const Duration budget = call_timeout();
   const TimePoint now = clock_.now();
   request({.to = to,
            .message = std::move(message),
@@ -363,21 +390,20 @@ void Node::Machinery::notice(std::string_view to, wire::Call message) {
 
 void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
   const CallContext context(*node_, call);
+  if (call->target()) return static_cast<Function*>(call->target().get())->run(context);
   switch (call->call().target) {
     case wire::TargetKind::Function:
-      if (call->target()) {
-        static_cast<Function*>(call->target().get())->run(context);
-      } else {
-        call->fail(Error(ErrorKind::Invalid, "'" + options_.name + "' serves no function named '" +
-                                                 std::string(call->call().function) + "'"));
-      }
+      call->fail(Error(ErrorKind::Invalid, "'" + options_.name + "' serves no function named '" +
+                                               std::string(call->call().function) + "'"));
       return;
     case wire::TargetKind::Operator:
       return run_operator(context);
     case wire::TargetKind::Script:
     case wire::TargetKind::Python:
       call->fail(Error(ErrorKind::Refused,
-                       "'" + options_.name + "' runs C++ functions and operators only"));
+                       "'" + options_.name + "' does not run " +
+                           (call->call().target == wire::TargetKind::Script ? "script functions"
+                                                                            : "Python functions")));
       return;
   }
 }
@@ -412,16 +438,31 @@ void Node::Machinery::run_operator(const CallContext& context) {
 }
 
 agent::Preparation Node::Machinery::prepare(const wire::ReceivedCall& call) const {
-  if (call.target != wire::TargetKind::Function) return {};
-  auto function = find(call.function);
+  if (call.target == wire::TargetKind::Operator) return {};
+  auto function = find(call.target, call.function);
   const bool brief = function && function->is_brief();
   return {std::move(function), brief};
 }
 
-std::shared_ptr<Function> Node::Machinery::find(std::string_view name) const {
-  const std::shared_lock lock(functions_mutex_);
-  const auto found = functions_.find(name);
-  return found == functions_.end() ? nullptr : found->second;
+std::shared_ptr<Function> Node::Machinery::find(wire::TargetKind kind,
+                                                std::string_view name) const {
+  std::shared_lock lock(functions_mutex_);
+  if (kind == wire::TargetKind::Function) {
+    const auto found = functions_.find(name);
+    return found == functions_.end() ? nullptr : found->second;
+  }
+  const auto finder = finders_.find(kind);
+  if (finder == finders_.end()) return nullptr;
+  const auto find = finder->second;
+  lock.unlock();
+  return (*find)(name);
+}
+
+void Node::Machinery::run_calls_to(wire::TargetKind kind, FindFunction find) {
+  refuse_if_inherited();
+  auto finder = std::make_shared<const FindFunction>(std::move(find));
+  const std::unique_lock lock(functions_mutex_);
+  finders_.insert_or_assign(kind, std::move(finder));
 }
 
 void Node::Machinery::add(std::shared_ptr<Function> function) {

@@ -46,6 +46,13 @@ class Node::Machinery final : public agent::Workshop,
 
   void add(std::shared_ptr<Function> function);
   bool withdraw(std::string_view name);
+  void run_calls_to(wire::TargetKind kind, FindFunction find);
+
+  std::map<std::uint32_t, std::string> members(Deadline deadline);
+  std::optional<std::uint32_t> look_up(std::string_view name, Deadline deadline);
+
+  Duration call_timeout() const { return call_timeout_.load(std::memory_order_relaxed); }
+  void set_call_timeout(Duration timeout) { call_timeout_.store(timeout); }
 
   // False when there was none until the deadline. Brings `now` up to date if it took a while.
   bool await_room(std::string_view to, const wire::Payload& payload, Deadline deadline,
@@ -91,7 +98,7 @@ class Node::Machinery final : public agent::Workshop,
   bool await_own_calls(Deadline deadline);
   std::optional<agent::Departure::Members> await_members(Deadline deadline);
   bool pause(Duration duration, Deadline deadline);
-  std::shared_ptr<Function> find(std::string_view name) const;
+  std::shared_ptr<Function> find(wire::TargetKind kind, std::string_view name) const;
   void run_operator(const CallContext& context);
 
   NodeOptions options_;
@@ -116,8 +123,11 @@ class Node::Machinery final : public agent::Workshop,
   std::uint64_t chain_base_ = 0;
   std::atomic<std::uint64_t> chains_{0};
 
+  std::atomic<Duration> call_timeout_;
+
   mutable std::shared_mutex functions_mutex_;
   Functions functions_;
+  std::map<wire::TargetKind, std::shared_ptr<const FindFunction>> finders_;
 
   Guarded<Future<void>> dismissed_;  // valid once this node has asked to leave
   mutable Guarded<std::vector<std::string>> not_yet_joined_;  // that depart() waits for

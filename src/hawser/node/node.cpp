@@ -49,7 +49,13 @@ Node& Node::current() {
   return *nodes->front();
 }
 
-void Node::add(std::shared_ptr<Function> function) { machinery_->add(std::move(function)); }
+void Node::serve_function(std::shared_ptr<Function> function) {
+  machinery_->add(std::move(function));
+}
+
+void Node::run_calls_to(wire::TargetKind kind, FindFunction find) {
+  machinery_->run_calls_to(kind, std::move(find));
+}
 
 bool Node::withdraw(std::string_view name) { return machinery_->withdraw(name); }
 
@@ -59,18 +65,18 @@ bool Node::closed() const { return machinery_->inherited() || machinery_->closed
 
 NodeReport Node::inspect() const { return machinery_->report(); }
 
-Node::Prepared Node::match_operator(std::string_view name, std::vector<c10::IValue> args) {
+WrittenCall Node::match_operator(std::string_view name, std::vector<c10::IValue> args) {
   tensor::MatchedOperator matched = machinery_->operators().match(name, args);
   args.clear();
   PayloadWriter out;
   const auto inside = out.nest();
   out.tuple(matched.stack.size());
   for (c10::IValue& value : matched.stack) write_ivalue(out, std::move(value));
-  return {std::move(matched.name), out.finish()};
+  return {wire::TargetKind::Operator, std::move(matched.name), out.finish()};
 }
 
 Node::Timing Node::timing_of(const CallOptions& options) const {
-  const Duration timeout = options.timeout.value_or(machinery_->options().call_timeout);
+  const Duration timeout = options.timeout ? *options.timeout : machinery_->call_timeout();
   if (timeout <= Duration::zero()) {
     throw Error(ErrorKind::Invalid, "a call's timeout must be positive; kForever for none");
   }
@@ -82,16 +88,28 @@ Node::Timing Node::timing_of(const CallOptions& options) const {
   return {now, deadline, deadline.remaining(now)};
 }
 
-UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, wire::TargetKind target,
-                                      Prepared&& prepared, RawHandler&& handler) {
+void Node::set_call_timeout(Duration timeout) {
+  if (timeout <= Duration::zero()) {
+    throw Error(ErrorKind::Invalid, "call_timeout must be positive; kForever for none");
+  }
+  machinery_->set_call_timeout(timeout);
+}
+
+UniqueFunction<void()> Node::call_written(const CallOptions& options, WrittenCall&& call,
+                                          agent::AnswerHandler&& on_answer) {
+  return send_raw(options.to, timing_of(options), std::move(call), std::move(on_answer));
+}
+
+UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, WrittenCall&& call,
+                                      agent::AnswerHandler&& on_answer) {
   machinery_->refuse_if_inherited();
-  if (!machinery_->await_room(to, prepared.payload, timing.deadline, timing.now)) {
+  if (!machinery_->await_room(to, call.payload, timing.deadline, timing.now)) {
     agent::Answer answer;
     answer.error =
         Error(ErrorKind::Overloaded,
               "no room for the call in time: max_bytes_in_flight_per_peer are unanswered")
-            .about(std::string(to), prepared.function);
-    handler(std::move(answer));
+            .about(std::string(to), call.function);
+    on_answer(std::move(answer));
     return nullptr;
   }
   agent::Request request{.to = to,
@@ -99,10 +117,10 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, wire::
                          .started = timing.now,
                          .deadline = timing.deadline,
                          .budget = timing.budget};
-  request.message.target = target;
-  request.message.function = prepared.function;
-  request.message.payload = std::move(prepared.payload);
-  auto handle = machinery_->request(std::move(request), std::move(handler));
+  request.message.target = call.target;
+  request.message.function = call.function;
+  request.message.payload = std::move(call.payload);
+  auto handle = machinery_->request(std::move(request), std::move(on_answer));
   if (const CallContext* serving = current_call()) {
     serving->on_cancel([handle] {
       agent::Agent::cancel(
@@ -114,13 +132,24 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, wire::
   };
 }
 
-void Node::send_notice(std::string_view to, std::string_view function, wire::Payload payload) {
+void Node::notify_written(std::string_view to, WrittenCall&& call) {
   machinery_->refuse_if_inherited();
   wire::Call message;
-  message.function = function;
-  message.payload = std::move(payload);
+  message.target = call.target;
+  message.function = call.function;
+  message.payload = std::move(call.payload);
   message.one_way = true;
   machinery_->notice(to, std::move(message));
+}
+
+std::map<std::uint32_t, std::string> Node::members(Duration timeout) {
+  machinery_->refuse_if_inherited();
+  return machinery_->members(Deadline::after(machinery_->clock(), timeout));
+}
+
+std::optional<std::uint32_t> Node::look_up(std::string_view name, Duration timeout) {
+  machinery_->refuse_if_inherited();
+  return machinery_->look_up(name, Deadline::after(machinery_->clock(), timeout));
 }
 
 void Node::shutdown(Duration timeout) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +24,13 @@ struct CallOptions {
   std::string_view to;
   // Absent: the node's call_timeout, and never longer than what is left of the call being served.
   std::optional<Duration> timeout{};
+};
+
+// A call as it travels.
+struct WrittenCall {
+  wire::TargetKind target = wire::TargetKind::Function;
+  std::string function;
+  wire::Payload payload;
 };
 
 // A member of a world: serves functions and calls those of others.
@@ -50,7 +59,7 @@ class Node {
   // The function may run on several threads at once. Replaces an earlier one of that name.
   template <class F>
   void serve(std::string name, F function) {
-    add(make_function(std::move(name), std::move(function)));
+    serve_function(make_function(std::move(name), std::move(function)));
   }
   // False when nothing of that name was served. Calls that run already are not affected.
   bool withdraw(std::string_view name);
@@ -73,20 +82,21 @@ class Node {
   Future<R> call(const CallOptions& options, std::string_view function, Args&&... args) {
     if (is_operator(function)) {
       if constexpr ((std::is_constructible_v<c10::IValue, Args&&> && ...)) {
-        return send<R>(options, wire::TargetKind::Operator,
+        return send<R>(options,
                        match_operator(function, {c10::IValue(std::forward<Args>(args))...}));
       } else {
         throw Error(ErrorKind::Invalid, std::string(function) + " takes IValues; one of " +
                                             signature<R, std::decay_t<Args>...>() + " is none");
       }
     }
-    return send<R>(options, wire::TargetKind::Function,
-                   {std::string(function), write_arguments(nullptr, std::forward<Args>(args)...)});
+    return send<R>(options, {wire::TargetKind::Function, std::string(function),
+                             write_arguments(nullptr, std::forward<Args>(args)...)});
   }
   // Sends and forgets: no answer, no error, no trace if the callee is not there.
   template <class... Args>
   void notify(std::string_view to, std::string_view function, Args&&... args) {
-    send_notice(to, function, write_arguments(nullptr, std::forward<Args>(args)...));
+    notify_written(to, {wire::TargetKind::Function, std::string(function),
+                        write_arguments(nullptr, std::forward<Args>(args)...)});
   }
 
   // --- the end ---
@@ -103,7 +113,29 @@ class Node {
 
   NodeReport inspect() const;
 
+  // Of the members of a static world, once all have joined: rank to name. Throws Error(Timeout).
+  std::map<std::uint32_t, std::string> members(Duration timeout = kForever);
+  // Whether a node of that name is in the world now, and its rank. Throws Error when the rendezvous
+  // does not answer in time.
+  std::optional<std::uint32_t> look_up(std::string_view name,
+                                       Duration timeout = std::chrono::seconds(10));
+
   std::shared_ptr<Scheduler> scheduler() const;
+
+  // --- for bindings to other languages ---
+
+  // Calls with arguments that are written already; `on_answer` reads the answer itself (see
+  // agent::AnswerHandler for what it may do) and is called exactly once. Returns what cancels the
+  // call.
+  UniqueFunction<void()> call_written(const CallOptions& options, WrittenCall&& call,
+                                      agent::AnswerHandler&& on_answer);
+  void notify_written(std::string_view to, WrittenCall&& call);
+  void serve_function(std::shared_ptr<Function> function);
+  // Finds what runs a call to a script or Python function of that name; called on the thread that
+  // reads the network, so it must not wait. Without it such calls are refused.
+  using FindFunction = std::function<std::shared_ptr<Function>(std::string_view name)>;
+  void run_calls_to(wire::TargetKind kind, FindFunction find);
+  void set_call_timeout(Duration timeout);
 
   // The node of the call that this thread serves, else the process's default node (the oldest that
   // is open). Throws Error(Invalid) when there is none.
@@ -111,17 +143,10 @@ class Node {
 
  private:
   class Machinery;
-  struct Prepared {
-    std::string function;
-    wire::Payload payload;
-  };
-  using RawHandler = agent::AnswerHandler;
-
   static bool is_operator(std::string_view function) {
     return function.find("::") != std::string_view::npos;
   }
-  Prepared match_operator(std::string_view name, std::vector<c10::IValue> args);
-  void add(std::shared_ptr<Function> function);
+  WrittenCall match_operator(std::string_view name, std::vector<c10::IValue> args);
   struct Timing {
     TimePoint now;
     Deadline deadline;
@@ -129,15 +154,14 @@ class Node {
   };
   Timing timing_of(const CallOptions& options) const;
   // Returns what cancels the call.
-  UniqueFunction<void()> send_raw(std::string_view to, Timing timing, wire::TargetKind target,
-                                  Prepared&& prepared, RawHandler&& handler);
-  void send_notice(std::string_view to, std::string_view function, wire::Payload payload);
+  UniqueFunction<void()> send_raw(std::string_view to, Timing timing, WrittenCall&& call,
+                                  agent::AnswerHandler&& on_answer);
 
   template <class R>
-  Future<R> send(const CallOptions& options, wire::TargetKind target, Prepared&& prepared) {
+  Future<R> send(const CallOptions& options, WrittenCall&& call) {
     const Timing timing = timing_of(options);
     auto [promise, future] = Promise<R>::pair(scheduler(), timing.deadline);
-    future.set_canceller(send_raw(options.to, timing, target, std::move(prepared),
+    future.set_canceller(send_raw(options.to, timing, std::move(call),
                                   [promise = std::move(promise)](agent::Answer&& answer) mutable {
                                     settle(promise, answer);
                                   }));

@@ -1,0 +1,157 @@
+"""The compiled part of hawser: nodes, calls and futures."""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch._C._distributed_c10d import Store
+
+__version__: str
+
+class Pickler(Protocol):
+    """Turns what is not plain data into bytes and back. Tensors travel beside the bytes."""
+
+    def serialize(self, obj: Any) -> tuple[bytes, list[torch.Tensor]]: ...
+    def deserialize(self, data: bytes, tensors: list[torch.Tensor]) -> Any: ...
+
+class Future(torch._C.Future):
+    """The result of a call. A torch future whose `wait` looks after the network meanwhile.
+
+    `then`, `add_done_callback`, `done` and `value` are those of torch; callbacks run on a thread of
+    the node. A failed call raises the exception that the node's `make_exception` returns.
+    """
+
+    def wait(self) -> Any: ...
+    def wait_for(self, seconds: float) -> bool:
+        """False when the result is not there in time. Gives up waiting, not the call."""
+    def cancel(self) -> None: ...
+    def __await__(self) -> Generator[Any, None, Any]: ...
+
+class Node:
+    """A member of a world. See hawser.Node, which is this with defaults and conveniences.
+
+    Times are in seconds; 0 means without limit, None the default. All methods may be called from
+    any thread. Methods that wait release the interpreter lock, look after the network meanwhile,
+    and raise KeyboardInterrupt within 100 ms.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        rendezvous: str = "",
+        store: Store | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        transports: Sequence[str] = ("shm", "tcp"),
+        call_timeout: float = 60.0,
+        rendezvous_timeout: float = 300.0,
+        max_threads: int = 128,
+        trust: str = "full",
+        address: str = "",
+        interfaces: Sequence[str] = (),
+        port: int = 0,
+        advertised_host: str = "",
+        token: str = "",
+        token_file: str = "",
+        tls: dict[str, str] | None = None,
+        spin_us: float = 50.0,
+        lost_after: float = 10.0,
+    ) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+
+    # `function` is a Python callable, a builtin torch operator, a torch.jit.ScriptFunction, or the
+    # name of a function that the callee serves. `timeout`: None for the node's call_timeout.
+    def call(
+        self,
+        to: str,
+        function: Any,
+        args: Sequence[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Calls and waits: the quickest way."""
+    def start(
+        self,
+        to: str,
+        function: Any,
+        args: Sequence[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Future:
+        """Calls; the result comes later."""
+    def notify(
+        self,
+        to: str,
+        function: Any,
+        args: Sequence[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        """Calls without an answer, and without an error if nobody is there."""
+    def serve(self, name: str, function: Callable[..., Any]) -> None: ...
+    def withdraw(self, name: str) -> bool: ...
+    def members(self, timeout: float = 0) -> dict[int, str]:
+        """Rank to name of every member of a static world, once all have joined. Raises Timeout."""
+    def look_up(self, name: str) -> int | None:
+        """The rank of the node of that name, None if nobody of that name is there."""
+    def shutdown(self, timeout: float = 0) -> None:
+        """Serves on until every member of a static world has called it or is lost, then closes."""
+    def close(self, patience: float = 5.0) -> bool: ...
+    def inspect(self) -> dict[str, Any]: ...
+    def inspect_text(self) -> str: ...
+    def set_call_timeout(self, seconds: float) -> None:
+        """Of later calls that are given none; 0 for no limit."""
+
+    # --- hooks; None restores the default ---
+
+    pickler: Pickler | None
+    """Used for everything that is sent while it is set, plain data too, and for reading messages
+    that were written by a pickler of the same kind at the other end."""
+    describe_exception: Callable[[BaseException], tuple[str, str, str, bytes | None]] | None
+    """What a served function raised -> (type name, message, traceback, pickled or None)."""
+    make_exception: Callable[[str, str, dict[str, Any]], BaseException] | None
+    """How a call failed: (kind, message, details) -> what is raised. `kind` is the name of a class
+    in hawser.errors; details: node, function, budget (s), remote_type, remote_traceback, pickled
+    (bytes) where known."""
+
+class CallInfo:
+    """The call that this thread serves."""
+
+    @property
+    def caller(self) -> str: ...
+    @property
+    def cancelled(self) -> bool: ...
+    @property
+    def remaining(self) -> float | None: ...
+
+def current_call() -> CallInfo | None: ...
+def close_all() -> None:
+    """Closes every node of this process."""
+
+# --- options of the drop-in, as plain data ---
+
+class RpcBackendOptions:
+    rpc_timeout: float
+    init_method: str
+    def __init__(self, rpc_timeout: float = 60.0, init_method: str = "env://") -> None: ...
+
+class _TensorPipeRpcBackendOptionsBase(RpcBackendOptions):
+    num_worker_threads: int
+    device_maps: dict[str, dict[torch.device, torch.device]]
+    devices: list[torch.device]
+    _transports: list[str] | None
+    _channels: list[str] | None
+    def __init__(
+        self,
+        num_worker_threads: int = 16,
+        _transports: list[str] | None = None,
+        _channels: list[str] | None = None,
+        rpc_timeout: float = 60.0,
+        init_method: str = "env://",
+        device_maps: dict[str, dict[torch.device, torch.device]] = {},
+        devices: list[torch.device] = [],
+    ) -> None: ...
+    def _set_device_map(self, to: str, device_map: dict[torch.device, torch.device]) -> None: ...

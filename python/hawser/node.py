@@ -1,0 +1,260 @@
+"""Nodes, as a Python program uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import contextvars
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+from torch._C._distributed_c10d import Store
+
+from hawser import _native
+from hawser._native import CallInfo, Future, current_call
+from hawser.errors import Invalid
+
+__all__ = ["CallInfo", "Node", "by_value", "current_call", "deadline", "default_node"]
+
+_deadline: contextvars.ContextVar[float | None] = contextvars.ContextVar(
+    "hawser_deadline", default=None
+)
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Limits all calls made inside, together, to so many seconds from now.
+
+    An outer deadline that is earlier stays in force. Calls that handlers make on behalf of a call
+    are limited by its time anyway.
+    """
+    if not seconds > 0:
+        raise Invalid(f"a deadline must lie in the future, got {seconds} s")
+    ends = time.monotonic() + seconds
+    outer = _deadline.get()
+    token = _deadline.set(ends if outer is None else min(ends, outer))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def _limited(timeout: float | None) -> float | None:
+    ends = _deadline.get()
+    if ends is None:
+        return timeout
+    left = max(ends - time.monotonic(), 1e-9)  # what is over is not without limit
+    return left if not timeout else min(left, timeout)
+
+
+class _ByValue:
+    """A function whose code travels with the call."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import cloudpickle  # only who sends code needs it
+
+        return _ByValue._rebuild, (cloudpickle.dumps(self._function),)
+
+    @staticmethod
+    def _rebuild(code: bytes) -> Callable[..., Any]:
+        import pickle
+
+        function: Callable[..., Any] = pickle.loads(code)
+        return function
+
+
+def by_value(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets a lambda, a closure or a function of this module only be called elsewhere.
+
+    Functions usually travel by name, and must exist at the callee. One that is wrapped so travels
+    with its code and what it closes over (by cloudpickle, which must be installed at both ends).
+    """
+    return _ByValue(function)
+
+
+class Node:
+    """A member of a world: serves functions and calls those of others.
+
+    `rendezvous` is where the members meet: `tcp://host:port`, `file:///path` or `env://`; or pass a
+    torch.distributed store. With `rank` and `world_size` the world has fixed members; without them
+    nodes join and leave at any time. Times are in seconds; 0 is without limit.
+
+    Use it as a context manager: leaving it waits for the other members (`shutdown`), or closes it at
+    once if an exception passes through.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rendezvous: str = "",
+        *,
+        store: Store | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        transports: Sequence[str] = ("shm", "tcp"),
+        call_timeout: float = 60.0,
+        rendezvous_timeout: float = 300.0,
+        max_threads: int = 128,
+        trust: str = "full",
+        address: str = "",
+        interfaces: Sequence[str] = (),
+        port: int = 0,
+        advertised_host: str = "",
+        token: str = "",
+        token_file: str = "",
+        tls: dict[str, str] | None = None,
+        spin_us: float = 50.0,
+        lost_after: float = 10.0,
+    ) -> None:
+        self._native = _native.Node(
+            name=name,
+            rendezvous=rendezvous,
+            store=store,
+            rank=rank,
+            world_size=world_size,
+            transports=list(transports),
+            call_timeout=call_timeout,
+            rendezvous_timeout=rendezvous_timeout,
+            max_threads=max_threads,
+            trust=trust,
+            address=address,
+            interfaces=list(interfaces),
+            port=port,
+            advertised_host=advertised_host,
+            token=token,
+            token_file=token_file,
+            tls=tls,
+            spin_us=spin_us,
+            lost_after=lost_after,
+        )
+        _open_nodes.append(self)
+
+    @property
+    def name(self) -> str:
+        return self._native.name
+
+    @property
+    def closed(self) -> bool:
+        return self._native.closed
+
+    # --- calling ---
+
+    def call(self, to: str, function: Any, /, *args: Any, **kwargs: Any) -> Future:
+        """Calls `function` on the node `to`; the result is in the future: `.wait()` or `await`.
+
+        `function` is any Python callable that the callee can import (or `by_value`), a torch
+        operator, a script function, or the name under which the callee serves one. Tensors among the
+        arguments must not be changed until the result is there. `with hawser.deadline(s):` limits it.
+        """
+        return self._native.start(to, function, args, kwargs, _limited(None))
+
+    def run(self, to: str, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls and waits for the result. The quickest way."""
+        return self._native.call(to, function, args, kwargs, _limited(None))
+
+    def notify(self, to: str, function: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Calls without an answer: nothing is known of how it ends."""
+        self._native.notify(to, function, args, kwargs)
+
+    # --- serving ---
+
+    def serve(self, function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+        """Serves a function under a name, for callers in any language. Usable as a decorator.
+
+        An `async def` runs on hawser's event loop. Every Python callable can be called by Python
+        nodes without being served, unless the node was made with trust="functions".
+        """
+        self._native.serve(function.__name__ if name is None else name, function)
+        return function
+
+    def withdraw(self, name: str) -> bool:
+        return self._native.withdraw(name)
+
+    # --- the world ---
+
+    def members(self, timeout: float = 0) -> dict[int, str]:
+        """Rank to name, once every member of a static world has joined."""
+        return self._native.members(timeout)
+
+    def inspect(self) -> dict[str, Any]:
+        """What the node is doing: peers, calls in flight, threads. `str(node)` for people."""
+        return self._native.inspect()
+
+    def __str__(self) -> str:
+        return f"<closed node {self.name!r}>" if self.closed else self._native.inspect_text()
+
+    # --- the end ---
+
+    def shutdown(self, timeout: float = 0) -> None:
+        """Serves on until every member of a static world has called this too or is lost; closes."""
+        self._native.shutdown(timeout)
+        _forget(self)
+
+    def close(self, patience: float = 5.0) -> bool:
+        """Closes at once: calls fail. False if handlers were still running after `patience`."""
+        _forget(self)
+        return self._native.close(patience)
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.shutdown()
+        else:
+            self.close()
+
+
+_open_nodes: list[Node] = []
+
+
+def _forget(node: Node) -> None:
+    with contextlib.suppress(ValueError):
+        _open_nodes.remove(node)
+
+
+def default_node() -> Node:
+    """The oldest node of this process that is open."""
+    if not _open_nodes:
+        raise Invalid("there is no node in this process: make a hawser.Node")
+    return _open_nodes[0]
+
+
+# Threads of a node may run Python: they end before the interpreter does.
+atexit.register(_native.close_all)
+os.register_at_fork(after_in_child=_open_nodes.clear)
+
+
+def _await(self: Future) -> Generator[Any, None, Any]:
+    if self.done():
+        return self.wait()
+    loop = asyncio.get_running_loop()
+    arrived = loop.create_future()
+
+    def arrive(_: Any) -> None:
+        def settle() -> None:
+            if not arrived.done():
+                arrived.set_result(None)
+
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            loop.call_soon_threadsafe(settle)
+
+    self.add_done_callback(arrive)
+    try:
+        yield from arrived.__await__()
+    except asyncio.CancelledError:
+        self.cancel()
+        raise
+    return self.wait()
+
+
+Future.__await__ = _await  # type: ignore[method-assign]

@@ -1,0 +1,82 @@
+"""How values that are not plain data travel: pickle, with tensors and large buffers beside it.
+
+A pickler is any object with `serialize(obj) -> (bytes, tensors)` and `deserialize(bytes, tensors)`;
+`Node.pickler` replaces hawser's own, in both directions.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_COUNT_BYTES = 4  # before the pickle: how many of the tensors, the last ones, are buffers of it
+_SMALLEST_BUFFER = 16 * 1024  # smaller ones are copied into the pickle
+
+Reducer = Callable[[Any], tuple[Any, ...]]
+
+
+class _Writer(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, reducers: dict[type, Reducer]) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.buffers: list[torch.Tensor] = []
+        super().__init__(file, protocol=5, buffer_callback=self._take_buffer)
+        self.dispatch_table = reducers
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if type(obj) is torch.Tensor:
+            self.tensors.append(obj)
+            return len(self.tensors) - 1
+        return None
+
+    def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
+        with buffer.raw() as bytes_of_it:
+            if bytes_of_it.nbytes < _SMALLEST_BUFFER or bytes_of_it.readonly:
+                return True  # into the pickle
+            self.buffers.append(torch.frombuffer(bytes_of_it, dtype=torch.uint8))
+        return False
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor], buffers: list[Any]) -> None:
+        super().__init__(file, buffers=buffers)
+        self._tensors = tensors
+
+    def persistent_load(self, pid: Any) -> torch.Tensor:
+        return self._tensors[pid]
+
+
+class Pickler:
+    """Hawser's own. Classes can be given reducers of their own; everything else is as in pickle."""
+
+    def __init__(self) -> None:
+        self._reducers: dict[type, Reducer] = copyreg.dispatch_table.copy()
+
+    def register_reducer(self, cls: type, reduce: Reducer) -> None:
+        """`reduce(obj)` returns what `__reduce__` would."""
+        self._reducers[cls] = reduce
+
+    def serialize(self, obj: Any) -> tuple[bytes, list[torch.Tensor]]:
+        file = io.BytesIO(b"\0" * _COUNT_BYTES)
+        file.seek(_COUNT_BYTES)
+        writer = _Writer(file, self._reducers)
+        writer.dump(obj)
+        if writer.buffers:
+            file.seek(0)
+            file.write(len(writer.buffers).to_bytes(_COUNT_BYTES, "little"))
+        return file.getvalue(), writer.tensors + writer.buffers
+
+    def deserialize(self, data: bytes, tensors: list[torch.Tensor]) -> Any:
+        file = io.BytesIO(data)
+        count = int.from_bytes(file.read(_COUNT_BYTES), "little")
+        if not count:
+            return _Reader(file, tensors, []).load()
+        buffers = [tensor.numpy() for tensor in tensors[-count:]]
+        return _Reader(file, tensors[:-count], buffers).load()
+
+
+default_pickler = Pickler()

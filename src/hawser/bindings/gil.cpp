@@ -1,0 +1,70 @@
+#include "hawser/bindings/gil.h"
+
+#include <utility>
+#include <vector>
+
+#include "hawser/base/guarded.h"
+
+namespace hawser::bindings {
+namespace {
+
+bool python_ends() { return !Py_IsInitialized() || _Py_IsFinalizing(); }
+
+// Of a thread that Python did not start. Its thread state counts one user more than there is, so
+// that nobody who acquires and releases the lock on this thread destroys it.
+struct KeptState {
+  PyThreadState* state = nullptr;
+
+  void keep() {
+    PyGILState_Ensure();
+    state = PyEval_SaveThread();
+  }
+  ~KeptState() {
+    if (!state || python_ends()) return;
+    PyEval_RestoreThread(state);
+    PyGILState_Release(PyGILState_UNLOCKED);
+  }
+};
+thread_local KeptState kept;
+
+// Never destroyed: objects are given away while the process exits, too.
+Guarded<std::vector<PyObject*>>& dropped() {
+  static auto* const objects = new Guarded<std::vector<PyObject*>>;
+  return *objects;
+}
+
+int drop_now(void*) {
+  std::vector<PyObject*> objects;
+  objects.swap(*dropped().lock());
+  for (PyObject* object : objects) Py_DECREF(object);
+  return 0;
+}
+
+}  // namespace
+
+WithGil::WithGil() : had_it_(PyGILState_Check() != 0) {
+  if (had_it_) return;
+  if (!PyGILState_GetThisThreadState()) kept.keep();
+  PyEval_RestoreThread(PyGILState_GetThisThreadState());
+}
+
+WithGil::~WithGil() {
+  if (!had_it_) PyEval_SaveThread();
+}
+
+void drop_later(PyObject* object) {
+  if (!object || python_ends()) return;
+  bool first = false;
+  {
+    auto objects = dropped().lock();
+    first = objects->empty();
+    objects->push_back(object);
+  }
+  // Run by the main thread at its next opportunity. When its list is full, the next one asks.
+  if (first && Py_AddPendingCall(drop_now, nullptr) != 0) {
+    const WithGil gil;
+    drop_now(nullptr);
+  }
+}
+
+}  // namespace hawser::bindings

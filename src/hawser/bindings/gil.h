@@ -1,0 +1,38 @@
+#pragma once
+
+#include <Python.h>
+
+// The interpreter lock, and Python objects on threads that do not hold it.
+//
+//   GIL-1  A thread that reads the network does not wait for the interpreter lock: it neither runs
+//          Python nor drops the last reference to a Python object (drop_later()).
+namespace hawser::bindings {
+
+// Holds the interpreter lock for a scope. A thread of hawser's own keeps its Python thread state
+// from the first use until it ends: making one takes longer than a call.
+class WithGil {
+ public:
+  WithGil();
+  ~WithGil();
+  WithGil(const WithGil&) = delete;
+
+ private:
+  const bool had_it_;
+};
+
+// Lets go of it for a scope. Must hold it.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() { PyEval_RestoreThread(state_); }
+  WithoutGil(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
+
+// Gives away a reference, on any thread, with or without the lock. It is dropped soon, by a thread
+// that holds it.
+void drop_later(PyObject* object);
+
+}  // namespace hawser::bindings

@@ -1,0 +1,13 @@
+#include <torch/csrc/utils/pybind.h>
+
+#include "hawser/base/version.h"
+#include "hawser/bindings/bind_node.h"
+#include "hawser/bindings/bind_options.h"
+#include "hawser/bindings/future.h"
+
+PYBIND11_MODULE(_native, module) {
+  module.attr("__version__") = hawser::kVersion;
+  hawser::bindings::bind_future(module);
+  hawser::bindings::bind_node(module);
+  hawser::bindings::bind_options(module);
+}

@@ -1,0 +1,425 @@
+#include "hawser/bindings/node_core.h"
+
+#include <ATen/core/ivalue.h>
+
+#include <unordered_map>
+
+#include "hawser/base/log.h"
+#include "hawser/bindings/future.h"
+#include "hawser/bindings/target.h"
+#include "hawser/bindings/torch_bridge.h"
+
+namespace hawser::bindings {
+namespace {
+
+// An attribute of a module of the package, imported when first needed and kept.
+PyObject* imported(const char* module, const char* name) {
+  const Object found = Object::taken(PyImport_ImportModule(module));
+  return Object::taken(PyObject_GetAttrString(found.get(), name)).release();
+}
+
+PyObject* own_pickler() {
+  static PyObject* const pickler = imported("hawser.pickling", "default_pickler");
+  return pickler;
+}
+
+Object as_text(const std::string& text) {
+  return Object::taken(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
+
+std::string as_string(PyObject* text) {
+  Py_ssize_t size = 0;
+  const Object encoded =
+      Object::taken(PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace"));
+  char* data = nullptr;
+  if (PyBytes_AsStringAndSize(encoded.get(), &data, &size) != 0) throw PythonErrorSet{};
+  return std::string(data, static_cast<std::size_t>(size));
+}
+
+void set_item(const Object& dict, const char* key, const Object& value) {
+  if (PyDict_SetItemString(dict.get(), key, value.get()) != 0) throw PythonErrorSet{};
+}
+
+// What a handler raised, on its way to the caller.
+struct Raised {
+  Error error;
+  wire::Payload payload;
+};
+
+Object take_raised() {
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  return Object::taken(value);
+}
+
+Raised describe(const NodeCore& core, PyObject* exception) {
+  static PyObject* const usual = imported("hawser.errors", "describe_exception");
+  PyObject* const hook = const_cast<NodeCore&>(core).hooks().describe_exception.get();
+  try {
+    const Object described = Object::taken(PyObject_CallOneArg(hook ? hook : usual, exception));
+    PyObject *type = nullptr, *message = nullptr, *traceback = nullptr, *pickled = nullptr;
+    if (!PyArg_ParseTuple(described.get(), "UUUO", &type, &message, &traceback, &pickled)) {
+      throw PythonErrorSet{};
+    }
+    ErrorDetails details;
+    details.remote_type = as_string(type);
+    details.remote_traceback = as_string(traceback);
+    PayloadWriter out;
+    if (PyBytes_Check(pickled)) {
+      out.bytes(std::span(reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(pickled)),
+                          static_cast<std::size_t>(PyBytes_GET_SIZE(pickled))));
+    } else {
+      out.null();
+    }
+    return {Error(ErrorKind::Remote, as_string(message), std::move(details)), out.finish()};
+  } catch (const PythonErrorSet&) {
+    // The exception could not even be described.
+    const Object second = take_raised();
+    return {Error(ErrorKind::Remote, std::string("raised ") + Py_TYPE(exception)->tp_name +
+                                         ", and describing it raised " +
+                                         Py_TYPE(second.get())->tp_name),
+            {}};
+  }
+}
+
+// ------------------------------------------------------------------------------- serving
+
+struct Arguments {
+  Object function;
+  Object args;
+  Object kwargs;
+};
+
+// What write_call() wrote.
+Arguments read_arguments(const CallContext& context, const Picklers& picklers) {
+  const std::string_view name = context.call()->call().function;
+  const bool python = context.call()->call().target == wire::TargetKind::Python;
+  PayloadReader in(context.call()->payload());
+  Arguments read;
+  if (!in.at_end() && in.peek() == wire::Tag::Tuple) {
+    read.args = read_value(in, picklers);
+    if (!in.at_end()) read.kwargs = read_value(in, picklers);
+  } else {
+    const Object whole = read_value(in, picklers);
+    const bool by_value = python && name == kByValue;
+    PyObject *function = nullptr, *args = nullptr, *kwargs = nullptr;
+    if (by_value ? !PyArg_ParseTuple(whole.get(), "OO!O", &function, &PyTuple_Type, &args, &kwargs)
+                 : !PyArg_ParseTuple(whole.get(), "O!O", &PyTuple_Type, &args, &kwargs)) {
+      throw PythonErrorSet{};
+    }
+    read.function = Object::shared(function);
+    read.args = Object::shared(args);
+    read.kwargs = Object::shared(kwargs == Py_None ? nullptr : kwargs);
+  }
+  in.finish();
+  if (read.kwargs && !PyDict_Check(read.kwargs.get())) {
+    throw Error(ErrorKind::Invalid, "malformed call: its keywords are no dict");
+  }
+  if (python && !read.function) read.function = find_python_function(name);
+  return read;
+}
+
+bool is_async_execution(PyObject* function) {
+  if (PyFunction_Check(function)) {
+    PyObject* const attributes = reinterpret_cast<PyFunctionObject*>(function)->func_dict;
+    return attributes && PyDict_GetItemString(attributes, "_wrapped_async_rpc_function");
+  }
+  PyObject* const marked = PyObject_GetAttrString(function, "_wrapped_async_rpc_function");
+  if (!marked) PyErr_Clear();
+  Py_XDECREF(marked);
+  return marked != nullptr;
+}
+
+void reply_with(NodeCore& core, const CallContext& context, Object result);
+
+// The function's result is the future's.
+void reply_when_done(const std::shared_ptr<NodeCore>& core, const CallContext& context,
+                     PyObject* future) {
+  when_torch_future_done(future, [core, context](PyObject* value) {
+    if (value) return reply_with(*core, context, Object::shared(value));
+    const Object raised = take_raised();
+    Raised described = describe(*core, raised.get());
+    const WithoutGil no_gil;
+    context.call()->fail(std::move(described.error), std::move(described.payload));
+  });
+}
+
+void fail_with_raised(const NodeCore& core, const CallContext& context) {
+  const Object raised = take_raised();
+  Raised described = describe(core, raised.get());
+  const WithoutGil no_gil;
+  context.call()->fail(std::move(described.error), std::move(described.payload));
+}
+
+void reply_with(NodeCore& core, const CallContext& context, Object result) {
+  try {
+    wire::Payload payload = write_value(result.get(), core.picklers());
+    result = Object();
+    const WithoutGil no_gil;
+    context.call()->reply(std::move(payload));
+  } catch (const PythonErrorSet&) {
+    fail_with_raised(core, context);
+  }
+}
+
+Object coroutine_runner() {
+  static PyObject* const runner = imported("hawser.coroutines", "run");
+  return Object::shared(runner);
+}
+
+// `served`: under a name of its own; null for a call that names the Python function.
+void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
+                const CallContext& context) {
+  const WithGil gil;
+  try {
+    Arguments call = read_arguments(context, core->picklers());
+    if (served) call.function = Object::shared(served);
+    const bool async_execution = is_async_execution(call.function.get());
+    Object result =
+        Object::taken(PyObject_Call(call.function.get(), call.args.get(), call.kwargs.get()));
+    if (async_execution) {
+      if (!is_torch_future(result.get())) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "Functions decorated with @rpc.async_function must return a "
+                     "torch.futures.Future object, but got %s",
+                     Py_TYPE(result.get())->tp_name);
+        throw PythonErrorSet{};
+      }
+      return reply_when_done(core, context, result.get());
+    }
+    if (PyCoro_CheckExact(result.get())) {
+      const Object future =
+          Object::taken(PyObject_CallOneArg(coroutine_runner().get(), result.get()));
+      return reply_when_done(core, context, future.get());
+    }
+    call = Arguments();  // a tensor that is handed straight back then has one owner
+    reply_with(*core, context, std::move(result));
+  } catch (const PythonErrorSet&) {
+    fail_with_raised(*core, context);
+  } catch (const Error& error) {  // while reading the request
+    throw detail::BadRequest{error};
+  }
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------------------- NodeCore
+
+// One entry per function that was called, for what is learnt about its duration.
+class NodeCore::PythonFunctions {
+ public:
+  explicit PythonFunctions(std::weak_ptr<NodeCore> core) : core_(std::move(core)) {}
+
+  std::shared_ptr<Function> find(std::string_view name) {
+    auto known = known_.lock();
+    const std::string key(name);
+    const auto found = known->find(key);
+    if (found != known->end()) return found->second;
+    auto made =
+        std::make_shared<Function>(key, "(...)", [core = core_](const CallContext& context) {
+          if (const auto alive = core.lock()) return run_python(alive, nullptr, context);
+          throw Error(ErrorKind::Invalid, "the node is closed");
+        });
+    if (known->size() < kMostKnown) known->emplace(key, made);
+    return made;
+  }
+
+ private:
+  static constexpr std::size_t kMostKnown = 10'000;  // callers choose the names
+  const std::weak_ptr<NodeCore> core_;
+  Guarded<std::unordered_map<std::string, std::shared_ptr<Function>>> known_;
+};
+
+namespace {
+// Never destroyed: nodes may be closed while the process exits.
+Guarded<std::vector<std::weak_ptr<NodeCore>>>& open_nodes() {
+  static auto* const nodes = new Guarded<std::vector<std::weak_ptr<NodeCore>>>;
+  return *nodes;
+}
+}  // namespace
+
+void close_all_nodes() {
+  std::vector<std::weak_ptr<NodeCore>> nodes;
+  nodes.swap(*open_nodes().lock());
+  for (const auto& each : nodes) {
+    if (const auto core = each.lock()) core->node().close();
+  }
+}
+
+std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust) {
+  std::shared_ptr<NodeCore> core(new NodeCore(trust));
+  auto functions = std::make_shared<PythonFunctions>(core);
+  Node::FindFunction scripts;
+  {
+    const WithGil gil;
+    own_pickler();  // imports; not on a thread of the node
+    scripts = script_functions();
+  }
+  core->node_ = std::make_unique<Node>(std::move(options));
+  core->node_->run_calls_to(wire::TargetKind::Script, std::move(scripts));
+  if (trust == Trust::Full) {
+    core->node_->run_calls_to(wire::TargetKind::Python,
+                              [functions](std::string_view name) { return functions->find(name); });
+  }
+  {
+    auto nodes = open_nodes().lock();
+    std::erase_if(*nodes, [](const auto& each) { return each.expired(); });
+    nodes->push_back(core);
+  }
+  return core;
+}
+
+// Closing joins threads that may be waiting for the interpreter lock.
+NodeCore::~NodeCore() {
+  if (!node_) return;
+  if (PyGILState_Check()) {
+    const WithoutGil no_gil;
+    node_.reset();
+  } else {
+    node_.reset();
+  }
+}
+
+Picklers NodeCore::picklers() const {
+  return {.own = own_pickler(), .custom = hooks_.pickler.get(), .may_read = trust_ == Trust::Full};
+}
+
+WrittenCall NodeCore::write_call(PyObject* function, PyObject* args, PyObject* kwargs) const {
+  const Target target = target_of(function);
+  if (args == Py_None) args = nullptr;
+  if (kwargs == Py_None) kwargs = nullptr;
+  switch (target.kind) {
+    case wire::TargetKind::Operator:
+      return write_operator_call(target.name, args, kwargs);
+    case wire::TargetKind::Script:
+      return write_script_call(target.name, target.async_script, args, kwargs);
+    default:
+      break;
+  }
+  const Object positional =
+      args ? Object::taken(PySequence_Tuple(args)) : Object::taken(PyTuple_New(0));
+  const bool has_keywords = kwargs && PyObject_IsTrue(kwargs) == 1;
+  const bool by_value = target.kind == wire::TargetKind::Python && target.name == kByValue;
+  const Picklers picklers = this->picklers();
+  if (!by_value && !picklers.custom) {
+    PayloadWriter out;
+    if (write_plain(out, positional.get()) && (!has_keywords || write_plain(out, kwargs))) {
+      return {target.kind, target.name, out.finish()};
+    }
+  }
+  PyObject* const keywords = has_keywords ? kwargs : Py_None;
+  const Object whole = by_value
+                           ? Object::taken(PyTuple_Pack(3, function, positional.get(), keywords))
+                           : Object::taken(PyTuple_Pack(2, positional.get(), keywords));
+  // A tuple of plain data must not be taken for plain arguments.
+  return {target.kind, target.name, write_pickled(whole.get(), picklers)};
+}
+
+void NodeCore::serve(std::string name, PyObject* function) {
+  auto kept = std::make_shared<AnywhereObject>(Object::shared(function));
+  node_->serve_function(std::make_shared<Function>(
+      std::move(name), "(...)", [core = weak_from_this(), kept](const CallContext& context) {
+        if (const auto alive = core.lock()) return run_python(alive, kept->get(), context);
+        throw Error(ErrorKind::Invalid, "the node is closed");
+      }));
+}
+
+Object NodeCore::exception_for(const Error& error, wire::ReceivedPayload& payload) const {
+  static PyObject* const usual = imported("hawser.errors", "make_exception");
+  const ErrorDetails& known = error.details();
+  const Object details = Object::taken(PyDict_New());
+  if (!known.node.empty()) set_item(details, "node", as_text(known.node));
+  if (!known.function.empty()) set_item(details, "function", as_text(known.function));
+  if (known.budget) {
+    set_item(details, "budget",
+             Object::taken(PyFloat_FromDouble(static_cast<double>(known.budget->count()) / 1e6)));
+  }
+  if (!known.remote_type.empty()) set_item(details, "remote_type", as_text(known.remote_type));
+  if (!known.remote_traceback.empty()) {
+    set_item(details, "remote_traceback", as_text(known.remote_traceback));
+  }
+  if (trust_ == Trust::Full && !payload.value.empty()) {
+    PayloadReader in(payload);
+    if (in.peek() == wire::Tag::Bytes || in.peek() == wire::Tag::Blob) {
+      const auto bytes = in.bytes();
+      set_item(details, "pickled",
+               Object::taken(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(bytes.data()),
+                                                       static_cast<Py_ssize_t>(bytes.size()))));
+    }
+  }
+  const Object kind = as_text(std::string(to_string(error.kind())));
+  const Object message = as_text(error.message());
+  PyObject* const hook = hooks_.make_exception.get();
+  return Object::taken(PyObject_CallFunctionObjArgs(hook ? hook : usual, kind.get(), message.get(),
+                                                    details.get(), nullptr));
+}
+
+// ------------------------------------------------------------------------------- PendingCall
+
+bool PendingCall::wait(Duration patience) {
+  if (answered_.happened()) return true;
+  return wait_interruptibly(*core_->node().scheduler(), answered_,
+                            Deadline::after(SteadyClock(), patience));
+}
+
+Object PendingCall::read() {
+  if (answer_.error) {
+    const Object exception = core_->exception_for(*answer_.error, answer_.payload);
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.get())), exception.get());
+    throw PythonErrorSet{};
+  }
+  PayloadReader in(answer_.payload);
+  Object value = read_value(in, core_->picklers());
+  in.finish();
+  return value;
+}
+
+bool wait_interruptibly(Scheduler& scheduler, Event& event, Deadline deadline) {
+  constexpr Duration kBetweenLooks = std::chrono::milliseconds(50);
+  static const unsigned long main_thread = [] {
+    const Object threading = Object::taken(PyImport_ImportModule("threading"));
+    const Object main = Object::taken(PyObject_CallMethod(threading.get(), "main_thread", nullptr));
+    const Object ident = Object::taken(PyObject_GetAttrString(main.get(), "ident"));
+    return PyLong_AsUnsignedLong(ident.get());
+  }();
+  const bool sees_signals = PyThread_get_thread_ident() == main_thread;
+  for (;;) {
+    const Deadline next =
+        sees_signals ? std::min(deadline, Deadline::after(SteadyClock(), kBetweenLooks)) : deadline;
+    bool happened = false;
+    {
+      const WithoutGil no_gil;
+      happened = scheduler.wait(event, next);
+    }
+    if (happened) return true;
+    if (PyErr_CheckSignals() != 0) throw PythonErrorSet{};
+    if (deadline.passed(std::chrono::steady_clock::now())) return false;
+  }
+}
+
+void set_python_error(const NodeCore* core) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    try {
+      wire::ReceivedPayload nothing;
+      static PyObject* const usual = imported("hawser.errors", "make_exception");
+      const Object exception =
+          core ? core->exception_for(error, nothing)
+               : Object::taken(PyObject_CallFunction(usual, "sO{}",
+                                                     std::string(to_string(error.kind())).c_str(),
+                                                     as_text(error.message()).get()));
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.get())), exception.get());
+    } catch (const PythonErrorSet&) {
+    }
+  } catch (...) {
+    translate_current_exception();
+  }
+}
+
+}  // namespace hawser::bindings

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "hawser/base/event.h"
+#include "hawser/bindings/py_object.h"
+#include "hawser/bindings/py_value.h"
+#include "hawser/node/node.h"
+
+namespace hawser::bindings {
+
+// A node and what Python has attached to it. The hooks are read and set with the interpreter lock.
+class NodeCore : public std::enable_shared_from_this<NodeCore> {
+ public:
+  enum class Trust { Full, Functions };
+
+  // Without the interpreter lock: joining takes a while.
+  static std::shared_ptr<NodeCore> start(NodeOptions options, Trust trust);
+  ~NodeCore();
+  NodeCore(const NodeCore&) = delete;
+
+  Node& node() { return *node_; }
+  Trust trust() const { return trust_; }
+
+  struct Hooks {
+    AnywhereObject pickler;             // null: hawser's own
+    AnywhereObject describe_exception;  // null: that of hawser.errors
+    AnywhereObject make_exception;
+  };
+  Hooks& hooks() { return hooks_; }
+  Picklers picklers() const;
+
+  // The arguments may be null. Throws what keeps the call from being written.
+  WrittenCall write_call(PyObject* function, PyObject* args, PyObject* kwargs) const;
+
+  // A function under a name, for callers in any language.
+  void serve(std::string name, PyObject* function);
+
+  // The Python exception for a call that failed.
+  Object exception_for(const Error& error, wire::ReceivedPayload& payload) const;
+
+ private:
+  explicit NodeCore(Trust trust) : trust_(trust) {}
+  class PythonFunctions;
+
+  const Trust trust_;
+  Hooks hooks_;
+  std::unique_ptr<Node> node_;
+};
+
+// A call that was made from Python. The answer is kept as it came; it is read by who waits.
+class PendingCall {
+ public:
+  explicit PendingCall(std::shared_ptr<NodeCore> core) : core_(std::move(core)) {}
+
+  NodeCore& core() const { return *core_; }
+  const Event& answered() const { return answered_; }
+  Event& mutable_answered() { return answered_; }
+
+  void set_answer(agent::Answer&& answer) {
+    answer_ = std::move(answer);
+    answered_.set();
+  }
+  bool failed() const { return answer_.error.has_value(); }  // once answered
+
+  // With the interpreter lock, which is let go meanwhile. False when `patience` passed first.
+  // Throws PythonErrorSet on an interrupt.
+  bool wait(Duration patience = kForever);
+
+  // Once answered, with the interpreter lock: the value, or PythonErrorSet. A value can be read
+  // once; an error any number of times.
+  Object read();
+
+ private:
+  const std::shared_ptr<NodeCore> core_;
+  Event answered_;
+  agent::Answer answer_;
+};
+
+// Closes every node that is open, without the interpreter lock.
+void close_all_nodes();
+
+// Waits with the interpreter lock let go, and looks after signals where that is this thread's job.
+bool wait_interruptibly(Scheduler& scheduler, Event& event, Deadline deadline);
+
+// Sets the Python error for what is being handled; for the boundary to Python.
+void set_python_error(const NodeCore* core);
+
+}  // namespace hawser::bindings

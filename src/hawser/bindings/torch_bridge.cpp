@@ -1,0 +1,152 @@
+#include "hawser/bindings/torch_bridge.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include "hawser/tensor/operators.h"
+#include "hawser/tensor/value_codec.h"
+
+namespace torch::jit::detail {
+// pybind_utils.h calls it inline, libtorch_python does not export it. It infers types of process
+// groups and the like, which nobody sends.
+std::optional<InferredType> _tryToInferTypeImpl(py::handle) { return std::nullopt; }
+}  // namespace torch::jit::detail
+
+namespace hawser::bindings {
+namespace {
+
+namespace py = pybind11;
+using torch::jit::Stack;
+
+py::args as_args(PyObject* args) {
+  return args ? py::reinterpret_steal<py::args>(PySequence_Tuple(args)) : py::args();
+}
+py::kwargs as_kwargs(PyObject* kwargs) {
+  return kwargs && kwargs != Py_None ? py::reinterpret_borrow<py::kwargs>(kwargs) : py::kwargs();
+}
+
+void write_stack(PayloadWriter& out, Stack stack) {
+  const auto inside = out.nest();
+  out.tuple(stack.size());
+  for (c10::IValue& value : stack) write_ivalue(out, std::move(value));
+}
+
+Stack read_stack(PayloadReader& in) {
+  const auto inside = in.nest();
+  Stack stack;
+  const std::size_t count = in.tuple();
+  for (std::size_t i = 0; i < count; ++i) stack.push_back(read_ivalue(in));
+  return stack;
+}
+
+// The stack as the schema declares it: element types of containers do not travel.
+void fit(Stack& stack, const c10::FunctionSchema& schema) {
+  for (std::size_t i = 0; i < stack.size() && i < schema.arguments().size(); ++i) {
+    auto fitting = tensor::converted(stack[i], schema.arguments()[i].type());
+    if (fitting) stack[i] = std::move(*fitting);
+  }
+  schema.checkAndNormalizeInputs(stack);
+}
+
+void answer(const CallContext& context, c10::IValue&& result) {
+  PayloadWriter out;
+  write_ivalue(out, std::move(result));
+  context.call()->reply(out.finish());
+}
+
+// Replies when the future of a script is there; it may be a future again (an async script).
+void answer_when_done(const CallContext& context, c10::intrusive_ptr<c10::ivalue::Future> future) {
+  future->addCallback([context](c10::ivalue::Future& done) {
+    try {
+      if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+      c10::IValue value = done.value();
+      if (value.isFuture()) return answer_when_done(context, value.toFuture());
+      answer(context, std::move(value));
+    } catch (...) {
+      context.call()->fail(remote_error(std::current_exception()));
+    }
+  });
+}
+
+void run_script(torch::jit::CompilationUnit& scripts, const CallContext& context) {
+  const std::string name(context.call()->call().function);
+  torch::jit::Function* const function = scripts.find_function(c10::QualifiedName(name));
+  if (!function) {
+    throw detail::BadRequest{Error(ErrorKind::Invalid, "no script function '" + name + "' here")};
+  }
+  PayloadReader reader(context.call()->payload());
+  Stack stack = read_stack(reader);
+  const bool async_script = reader.boolean();
+  reader.finish();
+  fit(stack, function->getSchema());
+  auto future = function->runAsync(stack);
+  if (async_script) {
+    const auto& returns = function->getSchema().returns();
+    if (returns.size() != 1 || returns[0].type()->kind() != c10::TypeKind::FutureType) {
+      throw std::runtime_error("Async functions must return an IValue of Future type, but got " +
+                               (returns.empty() ? "None" : returns[0].type()->annotation_str()));
+    }
+  }
+  answer_when_done(context, std::move(future));
+}
+
+}  // namespace
+
+WrittenCall write_operator_call(const std::string& name, PyObject* args, PyObject* kwargs) {
+  const auto symbol = c10::Symbol::fromQualString(name);
+  std::vector<std::shared_ptr<torch::jit::Operator>> dispatched;
+  for (const auto& candidate : torch::jit::getAllOperatorsFor(symbol)) {
+    if (candidate->isC10Op()) dispatched.push_back(candidate);
+  }
+  auto [chosen, stack] = torch::jit::getOpWithStack(dispatched, as_args(args), as_kwargs(kwargs));
+  const auto& schema = chosen->schema();
+  PayloadWriter out;
+  write_stack(out, std::move(stack));
+  return {
+      wire::TargetKind::Operator,
+      schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name(),
+      out.finish()};
+}
+
+WrittenCall write_script_call(const std::string& qualified_name, bool async_script, PyObject* args,
+                              PyObject* kwargs) {
+  const auto function =
+      torch::jit::get_python_cu()->find_function(c10::QualifiedName(qualified_name));
+  if (!function) {
+    throw std::runtime_error("there is no script function '" + qualified_name + "'");
+  }
+  const py::args given = as_args(args);
+  Stack stack = torch::jit::createStackForSchema(
+      function->getSchema(), torch::jit::tuple_slice(given), as_kwargs(kwargs), std::nullopt);
+  PayloadWriter out;
+  write_stack(out, std::move(stack));
+  out.boolean(async_script);
+  return {wire::TargetKind::Script, qualified_name, out.finish()};
+}
+
+Node::FindFunction script_functions() {
+  auto scripts = torch::jit::get_python_cu();
+  auto runner = std::make_shared<Function>(
+      "script", "(...)", [scripts](const CallContext& context) { run_script(*scripts, context); });
+  return [runner](std::string_view) { return runner; };
+}
+
+void translate_current_exception() {
+  try {
+    throw;
+  } catch (const PythonErrorSet&) {
+    // It is set.
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (torch::PyTorchError& error) {
+    PyErr_SetString(error.python_type(), error.what());
+  } catch (const c10::Error& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  } catch (...) {
+    PyErr_SetString(PyExc_RuntimeError, "something that is not a std::exception was thrown");
+  }
+}
+
+}  // namespace hawser::bindings

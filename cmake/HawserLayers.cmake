@@ -100,10 +100,15 @@ function(hawser_shared_library)
   add_library(hawser::hawser ALIAS hawser)
   set_target_properties(hawser PROPERTIES
     LINKER_LANGUAGE CXX
-    VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     LINK_DEPENDS "${exports}"
     INSTALL_RPATH "${HAWSER_TORCH_ROOT}/lib")
+  if(HAWSER_WHEEL)
+    # A wheel has no symbolic links, and torch is a neighbour of the package.
+    set_target_properties(hawser PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib")
+  else()
+    set_target_properties(hawser PROPERTIES VERSION ${PROJECT_VERSION})
+  endif()
   target_compile_features(hawser PUBLIC cxx_std_20)
   target_include_directories(hawser PUBLIC
     "$<BUILD_INTERFACE:${HAWSER_SOURCE_ROOT}>"

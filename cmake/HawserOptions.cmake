@@ -9,6 +9,7 @@ endif()
 
 option(HAWSER_WITH_TORCH "Build the layers that need libtorch (tensor and above)" ON)
 option(HAWSER_BUILD_PYTHON "Build the Python module (needs Python's headers)" ${hawser_is_top_level})
+option(HAWSER_WHEEL "Install into a Python package, beside that of torch (for pyproject.toml)" OFF)
 option(HAWSER_BUILD_TESTS "Build the tests" ${hawser_is_top_level})
 option(HAWSER_BUILD_BENCHMARKS "Build the benchmarks" ${hawser_is_top_level})
 option(HAWSER_BUILD_EXAMPLES "Build the examples" ${hawser_is_top_level})

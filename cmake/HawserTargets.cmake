@@ -149,12 +149,21 @@ function(hawser_python_module)
     CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON
     BUILD_RPATH "${PROJECT_BINARY_DIR};${HAWSER_TORCH_ROOT}/lib"
-    INSTALL_RPATH "$ORIGIN/lib")
+    INSTALL_RPATH "$ORIGIN/lib;$ORIGIN/../torch/lib")
   target_link_libraries(hawser_native PRIVATE hawser hawser::torch_python)
   target_compile_definitions(hawser_native PRIVATE PYBIND11_DETAILED_ERROR_MESSAGES)
   file(MAKE_DIRECTORY "${package}")
-  file(WRITE "${package}/_build_info.py"
-    "\"\"\"What this build was made against. Generated.\"\"\"\n\nTORCH_VERSION = \"${HawserTorch_VERSION}\"\n")
+  set(build_info "${package}/_build_info.py")
+  file(CONFIGURE OUTPUT "${build_info}" @ONLY
+    CONTENT [[
+"""What this build was made against. Generated."""
+
+TORCH_VERSION = "@HawserTorch_VERSION@"
+]])
+  if(HAWSER_WHEEL)
+    install(TARGETS hawser_native LIBRARY DESTINATION .)
+    install(FILES "${build_info}" DESTINATION .)
+  endif()
   file(GLOB entries CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/hawser/*")
   foreach(entry IN LISTS entries)
     get_filename_component(name "${entry}" NAME)

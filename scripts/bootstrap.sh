@@ -30,6 +30,11 @@ done
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   packages+=(python3 python3-venv)
 fi
+# Python's headers, unless they came with it.
+if ! "$python" -c 'import os, sysconfig as s
+os.stat(os.path.join(s.get_paths()["include"], "Python.h"))' 2>/dev/null; then
+  packages+=(python3-dev)
+fi
 
 missing_packages() {
   local package

@@ -160,7 +160,7 @@ class CallFuture : public PythonFutureWrapper {
       : PythonFutureWrapper(std::move(future)),
         completion_(std::move(completion)),
         canceller_(std::move(canceller)),
-        kept_alive_(std::move(kept_alive)) {}
+        kept_alive_(AnywhereObject(std::move(kept_alive))) {}
   ~CallFuture() { completion_->forget_object(); }
 
   bool is_done() { return call().answered().happened() || fut->completed(); }
@@ -206,7 +206,7 @@ class CallFuture : public PythonFutureWrapper {
 
   const std::shared_ptr<Completion> completion_;
   UniqueFunction<void()> canceller_;
-  Object kept_alive_;  // what is being sent must not change hands before it has been
+  AnywhereObject kept_alive_;  // what is being sent must not change hands before it has been
 };
 
 // torch loads futures by the holder of its own class. Nor could pybind11 come from shared_from_this

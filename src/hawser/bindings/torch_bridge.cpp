@@ -3,6 +3,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <algorithm>
+
 #include "hawser/tensor/operators.h"
 #include "hawser/tensor/value_codec.h"
 
@@ -68,8 +70,36 @@ void answer_when_done(const CallContext& context, c10::intrusive_ptr<c10::ivalue
   });
 }
 
+// Operators of the script interpreter that the dispatcher does not know: aten::add.int and the
+// like.
+constexpr std::string_view kInterpreted = "op:";
+
+std::string full_name(const c10::FunctionSchema& schema) {
+  return schema.overload_name().empty() ? schema.name()
+                                        : schema.name() + "." + schema.overload_name();
+}
+
+void run_interpreted(std::string_view name, const CallContext& context) {
+  const auto symbol = c10::Symbol::fromQualString(std::string(name.substr(0, name.find('.'))));
+  for (const auto& candidate : torch::jit::getAllOperatorsFor(symbol)) {
+    if (full_name(candidate->schema()) != name) continue;
+    PayloadReader reader(context.call()->payload());
+    Stack stack = read_stack(reader);
+    reader.finish();
+    fit(stack, candidate->schema());
+    candidate->getOperation()(stack);
+    if (stack.size() != 1) throw std::runtime_error(std::string(name) + " has not one result");
+    return answer(context, std::move(stack.front()));
+  }
+  throw detail::BadRequest{
+      Error(ErrorKind::Invalid, "no operator '" + std::string(name) + "' here")};
+}
+
 void run_script(torch::jit::CompilationUnit& scripts, const CallContext& context) {
   const std::string name(context.call()->call().function);
+  if (name.starts_with(kInterpreted)) {
+    return run_interpreted(std::string_view(name).substr(kInterpreted.size()), context);
+  }
   torch::jit::Function* const function = scripts.find_function(c10::QualifiedName(name));
   if (!function) {
     throw detail::BadRequest{Error(ErrorKind::Invalid, "no script function '" + name + "' here")};
@@ -94,18 +124,17 @@ void run_script(torch::jit::CompilationUnit& scripts, const CallContext& context
 
 WrittenCall write_operator_call(const std::string& name, PyObject* args, PyObject* kwargs) {
   const auto symbol = c10::Symbol::fromQualString(name);
-  std::vector<std::shared_ptr<torch::jit::Operator>> dispatched;
-  for (const auto& candidate : torch::jit::getAllOperatorsFor(symbol)) {
-    if (candidate->isC10Op()) dispatched.push_back(candidate);
-  }
-  auto [chosen, stack] = torch::jit::getOpWithStack(dispatched, as_args(args), as_kwargs(kwargs));
-  const auto& schema = chosen->schema();
+  // Those of the dispatcher first: tensors are what calls are about.
+  std::vector<std::shared_ptr<torch::jit::Operator>> candidates =
+      torch::jit::getAllOperatorsFor(symbol);
+  std::stable_partition(candidates.begin(), candidates.end(),
+                        [](const auto& candidate) { return candidate->isC10Op(); });
+  auto [chosen, stack] = torch::jit::getOpWithStack(candidates, as_args(args), as_kwargs(kwargs));
+  const std::string chosen_name = full_name(chosen->schema());
   PayloadWriter out;
   write_stack(out, std::move(stack));
-  return {
-      wire::TargetKind::Operator,
-      schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name(),
-      out.finish()};
+  if (chosen->isC10Op()) return {wire::TargetKind::Operator, chosen_name, out.finish()};
+  return {wire::TargetKind::Script, std::string(kInterpreted) + chosen_name, out.finish()};
 }
 
 WrittenCall write_script_call(const std::string& qualified_name, bool async_script, PyObject* args,

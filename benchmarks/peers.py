@@ -1,0 +1,420 @@
+#!/usr/bin/env python3
+"""Same small jobs on hawser and on what a user would pick instead, one after another, in one run.
+
+    peers.py                          every implementation that imports here
+    peers.py torch hawser --rounds 3  only these, interleaved three times
+    peers.py --json out.json
+
+Jobs: a no-op call (p50, p99), an echo of a tensor (1 KiB .. 64 MiB), 2,000 asynchronous no-ops with at most
+64 in flight (calls per second), and for implementations with references a create-and-fetch.
+Two processes on one host; each side uses one torch thread. Absolute times differ from machine to machine:
+read the last table, which gives every figure as a ratio to torch's own RPC measured in the same run.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+SIZES = [1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26]
+
+
+def nop():
+    return 0
+
+
+def echo(x):
+    return x
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+# --- one class per implementation: start(), call(fn, *args), many(count, window), optionally make_and_fetch(t) ---
+
+
+class TorchRpc:
+    """torch.distributed.rpc, or anything with the same interface."""
+
+    transports = None
+
+    def module(self):
+        import torch.distributed.rpc as rpc
+
+        return rpc
+
+    def _init(self, rank, port):
+        import torch
+
+        torch.set_num_threads(1)
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
+        rpc = self.module()
+        options = None
+        if self.transports:
+            options = rpc.TensorPipeRpcBackendOptions(
+                _transports=self.transports[0], _channels=self.transports[1]
+            )
+        rpc.init_rpc(f"w{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+        return rpc
+
+    def serve(self, port):
+        self._init(1, port).shutdown()
+
+    def start(self, port):
+        self.rpc = self._init(0, port)
+
+    def stop(self):
+        self.rpc.shutdown()
+
+    def call(self, fn, *args):
+        return self.rpc.rpc_sync("w1", fn, args=args)
+
+    def builtin(self, t):
+        import torch
+
+        return self.rpc.rpc_sync("w1", torch.add, args=(t, t))
+
+    def many(self, count, window):
+        pending = []
+        for _ in range(count):
+            pending.append(self.rpc.rpc_async("w1", nop))
+            if len(pending) == window:
+                pending.pop(0).wait()
+        for f in pending:
+            f.wait()
+
+    def make_and_fetch(self, t):
+        return self.rpc.remote("w1", echo, args=(t,)).to_here()
+
+
+class TorchTcp(TorchRpc):
+    transports = (["uv"], ["basic"])
+
+
+class Hawser(TorchRpc):
+    def module(self):
+        import hawser.dropin
+
+        hawser.dropin.install()
+        import torch.distributed.rpc as rpc
+
+        return rpc
+
+
+class HawserTcp(Hawser):
+    transports = (["uv"], ["basic"])
+
+
+class Ray:
+    def start(self, port):
+        import ray
+
+        self.ray = ray
+        ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+
+        @ray.remote
+        class Actor:
+            def run(self, fn, *args):
+                return fn(*args)
+
+            def nop(self):
+                return 0
+
+            def echo(self, x):
+                return x
+
+        self.actor = Actor.remote()
+        ray.get(self.actor.nop.remote())
+
+    serve = None
+
+    def stop(self):
+        self.ray.shutdown()
+
+    def call(self, fn, *args):
+        return self.ray.get(getattr(self.actor, fn.__name__).remote(*args))
+
+    def many(self, count, window):
+        pending = []
+        for _ in range(count):
+            pending.append(self.actor.nop.remote())
+            if len(pending) == window:
+                self.ray.get(pending.pop(0))
+        self.ray.get(pending)
+
+    def make_and_fetch(self, t):
+        return self.ray.get(self.actor.echo.remote(t))
+
+
+class Grpc:
+    """grpcio with pickle: what people write by hand."""
+
+    OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+    def serve(self, port):
+        import pickle
+        from concurrent import futures
+
+        import grpc
+        import torch  # noqa: F401
+
+        def handle(request, context):
+            fn, args = pickle.loads(request)
+            return pickle.dumps(fn(*args), protocol=5)
+
+        class Handler(grpc.GenericRpcHandler):
+            def service(self, details):
+                return grpc.unary_unary_rpc_method_handler(handle)
+
+        server = grpc.server(futures.ThreadPoolExecutor(4), options=self.OPTIONS)
+        server.add_generic_rpc_handlers((Handler(),))
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        server.start()
+        server.wait_for_termination()
+
+    def start(self, port):
+        import pickle
+
+        import grpc
+
+        self.pickle = pickle
+        channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=self.OPTIONS)
+        grpc.channel_ready_future(channel).result(timeout=60)
+        self.method = channel.unary_unary("/bench/run")
+
+    def stop(self):
+        pass
+
+    def call(self, fn, *args):
+        return self.pickle.loads(self.method(self.pickle.dumps((fn, args), protocol=5)))
+
+    def many(self, count, window):
+        pending = []
+        for _ in range(count):
+            pending.append(self.method.future(self.pickle.dumps((nop, ()))))
+            if len(pending) == window:
+                pending.pop(0).result()
+        for f in pending:
+            f.result()
+
+
+class Zmq:
+    """pyzmq over a unix socket with pickle: the floor of a hand-made Python RPC."""
+
+    def serve(self, port):
+        import pickle
+
+        import torch  # noqa: F401
+        import zmq
+
+        s = zmq.Context().socket(zmq.ROUTER)
+        s.bind(f"ipc://{tempfile.gettempdir()}/peers-{port}")
+        while True:
+            ident, body = s.recv_multipart()
+            fn, args = pickle.loads(body)
+            s.send_multipart([ident, pickle.dumps(fn(*args), protocol=5)])
+
+    def start(self, port):
+        import pickle
+
+        import zmq
+
+        self.pickle = pickle
+        self.s = zmq.Context().socket(zmq.DEALER)
+        self.s.connect(f"ipc://{tempfile.gettempdir()}/peers-{port}")
+        self.call(nop)
+
+    def stop(self):
+        pass
+
+    def call(self, fn, *args):
+        self.s.send(self.pickle.dumps((fn, args), protocol=5))
+        return self.pickle.loads(self.s.recv())
+
+    def many(self, count, window):
+        flying = 0
+        for _ in range(count):
+            self.s.send(self.pickle.dumps((nop, ())))
+            flying += 1
+            if flying == window:
+                self.s.recv()
+                flying -= 1
+        for _ in range(flying):
+            self.s.recv()
+
+
+class Monarch:
+    serve = None
+
+    def start(self, port):
+        from monarch.actor import Actor, endpoint, this_host
+
+        class Echo(Actor):
+            @endpoint
+            async def nop(self):
+                return 0
+
+            @endpoint
+            async def echo(self, x):
+                return x
+
+        self.actor = this_host().spawn_procs({"cpus": 1}).spawn("echo", Echo)
+        self.call(nop)
+
+    def stop(self):
+        pass
+
+    def call(self, fn, *args):
+        return getattr(self.actor, fn.__name__).call_one(*args).get()
+
+    def many(self, count, window):
+        pending = []
+        for _ in range(count):
+            pending.append(self.actor.nop.call_one())
+            if len(pending) == window:
+                pending.pop(0).get()
+        for f in pending:
+            f.get()
+
+
+IMPLEMENTATIONS = {
+    "torch": TorchRpc,
+    "torch-tcp": TorchTcp,
+    "hawser": Hawser,
+    "hawser-tcp": HawserTcp,
+    "ray": Ray,
+    "grpc": Grpc,
+    "zmq": Zmq,
+    "monarch": Monarch,
+}
+
+
+def timed(f, budget_s, least=5, most=3000):
+    for _ in range(3):
+        f()
+    end, samples = time.perf_counter() + budget_s, []
+    while (time.perf_counter() < end and len(samples) < most) or len(samples) < least:
+        a = time.perf_counter()
+        f()
+        samples.append(time.perf_counter() - a)
+    samples.sort()
+    return samples[len(samples) // 2], samples[int(len(samples) * 0.99)]
+
+
+def measure(name, port):
+    import torch
+
+    torch.set_num_threads(1)
+    impl = IMPLEMENTATIONS[name]()
+    impl.start(port)
+    out = {}
+    p50, p99 = timed(lambda: impl.call(nop), 2.0)
+    out["no-op us"], out["no-op p99 us"] = p50 * 1e6, p99 * 1e6
+    if hasattr(impl, "builtin"):
+        t = torch.ones(1)
+        out["torch.add us"] = timed(lambda: impl.builtin(t), 1.0)[0] * 1e6
+    for size in SIZES:
+        t = torch.ones(size // 4)
+        out[f"echo {size >> 10} KiB us"] = timed(lambda t=t: impl.call(echo, t), 1.5)[0] * 1e6
+    impl.many(200, 64)
+    a = time.perf_counter()
+    impl.many(2000, 64)
+    out["async calls/s"] = 2000 / (time.perf_counter() - a)
+    if hasattr(impl, "make_and_fetch"):
+        t = torch.ones(1)
+        out["create+fetch us"] = timed(lambda: impl.make_and_fetch(t), 1.0)[0] * 1e6
+    print("RESULT " + json.dumps(out), flush=True)
+    impl.stop()
+
+
+def run_one(name, limit_s=120):
+    port = free_port()
+    here = [sys.executable, os.path.abspath(__file__)]
+    server = None
+    if IMPLEMENTATIONS[name].serve:
+        server = subprocess.Popen(
+            here + ["--serve", name, "--port", str(port)], stderr=subprocess.PIPE
+        )
+    try:
+        client = subprocess.run(
+            here + ["--measure", name, "--port", str(port)],
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"no answer in {limit_s} s"
+    finally:
+        if server:
+            try:
+                server.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+    for line in client.stdout.splitlines():
+        if line.startswith("RESULT "):
+            return json.loads(line[7:]), None
+    return None, (client.stderr.strip().splitlines() or ["no output"])[-1]
+
+
+def main():
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("names", nargs="*", choices=[[], *IMPLEMENTATIONS])
+    p.add_argument("--rounds", type=int, default=1)
+    p.add_argument("--json")
+    p.add_argument("--serve")
+    p.add_argument("--measure")
+    p.add_argument("--port", type=int)
+    a = p.parse_args()
+    if a.serve:
+        return IMPLEMENTATIONS[a.serve]().serve(a.port)
+    if a.measure:
+        return measure(a.measure, a.port)
+    names = a.names or list(IMPLEMENTATIONS)
+    rounds = {n: [] for n in names}
+    for i in range(a.rounds):
+        for n in names:
+            print(f"[{i + 1}/{a.rounds}] {n} ...", file=sys.stderr, flush=True)
+            result, why = run_one(n)
+            if result:
+                rounds[n].append(result)
+            else:
+                print(f"    {n}: left out: {why}", file=sys.stderr)
+    table = {
+        n: {k: statistics.median(r[k] for r in rs) for k in rs[0]} for n, rs in rounds.items() if rs
+    }
+    keys = list(dict.fromkeys(k for r in table.values() for k in r))
+
+    def show(title, cell):
+        print(f"\n{title}")
+        print(f"{'':20s}" + "".join(f"{n:>13s}" for n in table))
+        for k in keys:
+            print(f"{k:20s}" + "".join(f"{cell(n, k):>13s}" for n in table))
+
+    show("measured", lambda n, k: f"{table[n][k]:,.1f}" if k in table[n] else "-")
+    if "torch" in table:
+
+        def ratio(n, k):
+            if k not in table[n] or k not in table["torch"]:
+                return "-"
+            r = table[n][k] / table["torch"][k]
+            return f"{r if k.endswith('/s') else 1 / r:.2f}x"
+
+        show("times faster than torch's own RPC in this run", ratio)
+    if a.json:
+        with open(a.json, "w") as f:
+            json.dump(table, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -66,6 +66,10 @@ function(hawser_tests)
     set_tests_properties(benchmarks.python PROPERTIES TIMEOUT 60 LABELS benchmarks)
   endif()
 
+  if(TARGET hawser_native)
+    hawser_python_tests()
+  endif()
+
   foreach(suite layers install)
     if(EXISTS "${tests_root}/${suite}/CMakeLists.txt")
       add_subdirectory("${tests_root}/${suite}" "${PROJECT_BINARY_DIR}/tests/${suite}")
@@ -140,6 +144,7 @@ function(hawser_python_module)
     set(Python_EXECUTABLE "${PROJECT_SOURCE_DIR}/.venv/bin/python")
   endif()
   find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
+  set(Python_EXECUTABLE "${Python_EXECUTABLE}" CACHE FILEPATH "The Python that the module is for")
   hawser_glob_sources(sources "${HAWSER_SOURCE_ROOT}/hawser/bindings")
   Python_add_library(hawser_native MODULE WITH_SOABI ${sources})
   set(package "${PROJECT_BINARY_DIR}/python/hawser")
@@ -170,5 +175,21 @@ TORCH_VERSION = "@HawserTorch_VERSION@"
     if(NOT name STREQUAL "__pycache__")
       file(CREATE_LINK "${entry}" "${package}/${name}" SYMBOLIC)
     endif()
+  endforeach()
+endfunction()
+
+# tests/python and tests/regress: pytest, a file at a time.
+function(hawser_python_tests)
+  foreach(suite python regress)
+    file(GLOB files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${suite}/test_*.py")
+    foreach(file IN LISTS files)
+      get_filename_component(stem "${file}" NAME_WE)
+      string(REGEX REPLACE "^test_" "" stem "${stem}")
+      add_test(NAME ${suite}.${stem} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+        COMMAND ${Python_EXECUTABLE} -B -m pytest -q -p no:cacheprovider "${file}")
+      # They kill, time and count real processes: not beside other tests.
+      set_tests_properties(${suite}.${stem} PROPERTIES TIMEOUT 300 LABELS ${suite} RUN_SERIAL ON
+        ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python")
+    endforeach()
   endforeach()
 endfunction()

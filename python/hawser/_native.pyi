@@ -125,7 +125,10 @@ class CallInfo:
     @property
     def cancelled(self) -> bool: ...
     @property
-    def remaining(self) -> float | None: ...
+    def remaining(self) -> float | None:
+        """Seconds until the call's deadline; None if it has none."""
+    def on_cancel(self, callback: Callable[[], Any]) -> None:
+        """Called once, on a thread of the node, if the caller no longer wants the answer."""
 
 def current_call() -> CallInfo | None: ...
 def close_all() -> None:

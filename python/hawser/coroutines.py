@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from typing import Any
 
 import torch
+
+from hawser._native import CallInfo
 
 
 class _Loop:
@@ -19,30 +22,53 @@ class _Loop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(
+                thread = threading.Thread(
                     target=self._loop.run_forever, name="hawser-asyncio", daemon=True
-                ).start()
+                )
+                thread.start()
             return self._loop
 
 
 _loop = _Loop()
 
 
-def run(coroutine: Coroutine[Any, Any, Any]) -> torch.futures.Future[Any]:
-    """Starts the coroutine; its result, or what it raises, settles the future."""
+def _forget_loop() -> None:
+    global _loop  # its thread stayed with the parent
+    _loop = _Loop()
+
+
+os.register_at_fork(after_in_child=_forget_loop)
+
+
+def run(coroutine: Coroutine[Any, Any, Any], call: CallInfo) -> torch.futures.Future[Any]:
+    """Starts the coroutine; its result, or what it raises, settles the future.
+
+    It is cancelled when the call is: by its caller, by its deadline, or because the caller is gone.
+    Calls that it makes are limited by what is left of the call's time.
+    """
+    from hawser.node import deadline
+
     result: torch.futures.Future[Any] = torch.futures.Future()
+    loop = _loop.get()
 
     async def settle() -> None:
         try:
-            value = await coroutine
-        except BaseException as error:
-            if isinstance(error, Exception):
-                result.set_exception(error)
+            remaining = call.remaining
+            if remaining is None:
+                value = await coroutine
             else:
-                result.set_exception(RuntimeError(repr(error)))
-                raise
+                with deadline(max(remaining, 1e-9)):
+                    value = await coroutine
+        except asyncio.CancelledError:
+            result.set_exception(RuntimeError("the call was cancelled"))
+        except Exception as error:
+            result.set_exception(error)
         else:
             result.set_result(value)
 
-    asyncio.run_coroutine_threadsafe(settle(), _loop.get())
+    def start() -> None:
+        task = loop.create_task(settle())
+        call.on_cancel(lambda: loop.call_soon_threadsafe(task.cancel))
+
+    loop.call_soon_threadsafe(start)
     return result

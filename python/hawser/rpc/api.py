@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -18,6 +20,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 import torch
 from torch.futures import Future
 
+from .. import errors
 from . import _agent, _later
 from ._agent import (
     _get_current_rpc_agent,
@@ -397,102 +400,104 @@ def _all_gather(
     `timeout` limits each message and the wait; -1 limits only the messages, 0 nothing. Raises
     RuntimeError when a worker does not come in time, or is lost.
     """
-    names = set(worker_names or _ALL_WORKER_NAMES)
-    me = _get_current_rpc_agent().get_worker_info().name
-    leader = min(names)
-    message_timeout = get_rpc_timeout() if timeout == UNSET_RPC_TIMEOUT else timeout
-    patience = timeout if timeout > 0 else None
-
+    names = frozenset(worker_names or _ALL_WORKER_NAMES)
     sequence_id, states = _begin_round(names)
+    gathering = _Gathering(
+        me=_get_current_rpc_agent().get_worker_info().name,
+        names=names,
+        sequence_id=sequence_id,
+        states=states,
+        message_timeout=get_rpc_timeout() if timeout == UNSET_RPC_TIMEOUT else timeout,
+        patience=timeout if timeout > 0 else None,
+    )
+    leads = gathering.me == gathering.leader
     try:
-        if me == leader:
-            return _lead(sequence_id, states, me, obj, names, message_timeout, patience)
-        return _follow(sequence_id, states, me, obj, names, message_timeout, patience)
+        return gathering.lead(obj) if leads else gathering.follow(obj)
+    except BaseException as error:
+        for other in sorted(names - {gathering.me}) if leads else [gathering.leader]:
+            _tell(other, _abandon_round, sequence_id, gathering.me, str(error))
+        raise
     finally:
         with _all_gather_dict_lock:
             _all_gather_sequence_id_to_states.pop(sequence_id, None)
 
 
-def _lead(
-    sequence_id: str,
-    states: AllGatherStates,
-    me: str,
-    obj: Any,
-    names: set[str],
-    message_timeout: float,
-    patience: float | None,
-) -> dict[str, Any]:
-    followers = sorted(names - {me})
-    _gather_to_leader(sequence_id, me, obj, names)
-    failed = _await_round(states, patience, lambda: names - states.gathered_objects.keys())
-    if not failed:
+@dataclasses.dataclass(frozen=True)
+class _Gathering:
+    """One call of _all_gather."""
+
+    me: str
+    names: frozenset[str]
+    sequence_id: str
+    states: AllGatherStates
+    message_timeout: float
+    patience: float | None  # None: no limit
+
+    @property
+    def leader(self) -> str:
+        return min(self.names)
+
+    def lead(self, obj: Any) -> dict[str, Any]:
+        states = self.states
+        _gather_to_leader(self.sequence_id, self.me, obj, self.names)
+        failed = self._await_signal(lambda: self.names - states.gathered_objects.keys())
+        if not failed:
+            failed = self._broadcast()
+        if failed:
+            raise RuntimeError(
+                f"Followers {sorted(failed)} timed out in _all_gather after "
+                f"{self.message_timeout:.2f} seconds. "
+                f"The first exception is {next(iter(failed.values()))}"
+            )
+        return states.gathered_objects
+
+    def follow(self, obj: Any) -> dict[str, Any]:
+        rpc_sync(
+            self.leader,
+            _gather_to_leader,
+            args=(self.sequence_id, self.me, obj, set(self.names)),
+            timeout=self.message_timeout,
+        )
+        failed = self._await_signal(lambda: {self.leader})
+        if failed:
+            raise RuntimeError(next(iter(failed.values())))
+        return self.states.gathered_objects
+
+    def _broadcast(self) -> dict[str, str]:
+        """Sends everything to everybody; returns who did not get it and why."""
         sent = {
             follower: rpc_async(
                 follower,
                 _broadcast_to_followers,
-                args=(sequence_id, states.gathered_objects),
-                timeout=message_timeout,
+                args=(self.sequence_id, self.states.gathered_objects),
+                timeout=self.message_timeout,
             )
-            for follower in followers
+            for follower in sorted(self.names - {self.me})
         }
+        failed = {}
         for follower, future in sent.items():
             try:
                 future.wait()
             except RuntimeError as error:
                 failed[follower] = str(error)
-        if not failed:
-            return states.gathered_objects
-    reason = (
-        f"Followers {sorted(failed)} timed out in _all_gather after {message_timeout:.2f} seconds. "
-        f"The first exception is {next(iter(failed.values()))}"
-    )
-    for follower in followers:
-        _tell(follower, _abandon_round, sequence_id, me, reason)
-    raise RuntimeError(reason)
+        return failed
 
-
-def _follow(
-    sequence_id: str,
-    states: AllGatherStates,
-    me: str,
-    obj: Any,
-    names: set[str],
-    message_timeout: float,
-    patience: float | None,
-) -> dict[str, Any]:
-    leader = min(names)
-    try:
-        rpc_sync(
-            leader, _gather_to_leader, args=(sequence_id, me, obj, names), timeout=message_timeout
-        )
-    except BaseException as error:
-        _tell(leader, _abandon_round, sequence_id, me, str(error))
-        raise
-    failed = _await_round(states, patience, lambda: {leader})
-    if failed:
-        reason = next(iter(failed.values()))
-        _tell(leader, _abandon_round, sequence_id, me, reason)
-        raise RuntimeError(reason)
-    return states.gathered_objects
-
-
-def _await_round(
-    states: AllGatherStates, patience: float | None, missing: Callable[[], set[str]]
-) -> dict[str, str]:
-    """Waits for the signal; returns who failed and why."""
-    agent = _get_current_rpc_agent()
-    deadline = None if patience is None else time.monotonic() + patience
-    while not states.proceed_signal.wait(
-        _POLL_S if deadline is None else max(0.0, min(_POLL_S, deadline - time.monotonic()))
-    ):
-        if deadline is not None and time.monotonic() >= deadline:
-            late = sorted(missing())
-            return {name: f"{name} did not come within {patience:.2f} seconds" for name in late}
-        lost = missing() & agent._lost()
-        if lost and not states.proceed_signal.is_set():
-            return {name: f"{name} is lost" for name in sorted(lost)}
-    with _all_gather_dict_lock:
-        return dict(states.failures)
+    def _await_signal(self, missing: Callable[[], Collection[str]]) -> dict[str, str]:
+        """Returns who failed and why. Raises PeerLost if one of those it waits for is lost."""
+        agent = _get_current_rpc_agent()
+        signal = self.states.proceed_signal
+        deadline = time.monotonic() + (math.inf if self.patience is None else self.patience)
+        while not signal.wait(max(0.0, min(_POLL_S, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                return {
+                    name: f"{name} did not come within {self.patience:.2f} seconds"
+                    for name in sorted(missing())
+                }
+            lost = agent._lost().intersection(missing())
+            if lost and not signal.is_set():
+                raise errors.PeerLost(f"_all_gather waits for {sorted(lost)}, who are lost")
+        with _all_gather_dict_lock:
+            return dict(self.states.failures)
 
 
 def _tell(to: str, func: Callable[..., Any], *args: Any) -> None:

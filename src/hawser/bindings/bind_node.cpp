@@ -337,9 +337,26 @@ void bind_hook(py::class_<NodeCore, std::shared_ptr<NodeCore>>& type, const char
 
 struct CallInfo {
   CallContext context;
+
+  // Cancellation is learnt of by threads that must not wait for the interpreter lock.
+  void on_cancel(const py::function& callback) const {
+    auto kept = std::make_shared<AnywhereObject>(Object::shared(callback.ptr()));
+    context.on_cancel([kept, scheduler = context.node().scheduler()] {
+      scheduler->post([kept] {
+        const WithGil gil;
+        PyObject* const done = PyObject_CallNoArgs(kept->get());
+        if (!done) PyErr_WriteUnraisable(kept->get());
+        Py_XDECREF(done);
+      });
+    });
+  }
 };
 
 }  // namespace
+
+PyObject* call_info(const CallContext& context) {
+  return py::cast(CallInfo{context}).release().ptr();
+}
 
 void bind_node(py::module_& module) {
   py::class_<NodeCore, std::shared_ptr<NodeCore>> type(module, "Node");
@@ -429,11 +446,14 @@ void bind_node(py::module_& module) {
       .def_property_readonly("caller", [](const CallInfo& info) { return info.context.caller(); })
       .def_property_readonly("cancelled",
                              [](const CallInfo& info) { return info.context.cancelled(); })
-      .def_property_readonly("remaining", [](const CallInfo& info) -> py::object {
-        const Deadline deadline = info.context.deadline();
-        if (deadline.is_never()) return py::none();
-        return seconds_or_none(deadline.remaining(std::chrono::steady_clock::now()));
-      });
+      .def_property_readonly(
+          "remaining",
+          [](const CallInfo& info) -> py::object {
+            const Deadline deadline = info.context.deadline();
+            if (deadline.is_never()) return py::none();
+            return seconds_or_none(deadline.remaining(std::chrono::steady_clock::now()));
+          })
+      .def("on_cancel", &CallInfo::on_cancel, py::arg("callback"));
   module.def("close_all", &close_all_nodes, py::call_guard<py::gil_scoped_release>());
   module.def("current_call", []() -> py::object {
     const CallContext* const serving = current_call();

@@ -5,7 +5,9 @@
 #include <unordered_map>
 
 #include "hawser/base/log.h"
+#include "hawser/bindings/bind_node.h"
 #include "hawser/bindings/future.h"
+#include "hawser/bindings/logging.h"
 #include "hawser/bindings/target.h"
 #include "hawser/bindings/torch_bridge.h"
 
@@ -193,8 +195,9 @@ void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
       return reply_when_done(core, context, result.get());
     }
     if (PyCoro_CheckExact(result.get())) {
-      const Object future =
-          Object::taken(PyObject_CallOneArg(coroutine_runner().get(), result.get()));
+      const Object info = Object::taken(call_info(context));
+      const Object future = Object::taken(PyObject_CallFunctionObjArgs(
+          coroutine_runner().get(), result.get(), info.get(), nullptr));
       return reply_when_done(core, context, future.get());
     }
     call = Arguments();  // a tensor that is handed straight back then has one owner
@@ -258,6 +261,7 @@ std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust) {
   {
     const WithGil gil;
     own_pickler();  // imports; not on a thread of the node
+    log_to_python();
     scripts = script_functions();
   }
   core->node_ = std::make_unique<Node>(std::move(options));
@@ -397,6 +401,7 @@ bool wait_interruptibly(Scheduler& scheduler, Event& event, Deadline deadline) {
       happened = scheduler.wait(event, next);
     }
     if (happened) return true;
+    if (sees_signals) pass_on_log();
     if (PyErr_CheckSignals() != 0) throw PythonErrorSet{};
     if (deadline.passed(std::chrono::steady_clock::now())) return false;
   }

@@ -24,7 +24,7 @@ class PlainWriter {
     if (type == &PyFloat_Type) return out_.real(PyFloat_AS_DOUBLE(value)), true;
     if (type == &PyUnicode_Type) return write_text(value);
     if (type == &PyBool_Type) return out_.boolean(value == Py_True), true;
-    if (THPVariable_CheckExact(value)) return write_tensor(value);
+    if (reinterpret_cast<PyObject*>(type) == THPVariableClass) return write_tensor(value);
     if (type == &PyTuple_Type) return write_tuple(value);
     if (type == &PyList_Type) return write_list(value);
     if (type == &PyDict_Type) return write_dict(value);

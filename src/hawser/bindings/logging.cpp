@@ -1,0 +1,81 @@
+#include "hawser/bindings/logging.h"
+
+#include <string>
+#include <vector>
+
+#include "hawser/base/guarded.h"
+#include "hawser/base/log.h"
+#include "hawser/bindings/py_object.h"
+
+namespace hawser::bindings {
+namespace {
+
+constexpr std::size_t kMostLines = 10'000;  // while nobody passes them on
+
+struct Line {
+  log::Level level;
+  std::string layer;
+  std::string text;
+};
+struct Waiting {
+  std::vector<Line> lines;
+  std::size_t lost = 0;
+};
+
+// Never destroyed: lines are logged while the process exits, too.
+Guarded<Waiting>& waiting() {
+  static auto* const lines = new Guarded<Waiting>;
+  return *lines;
+}
+
+int pass_on(void*) {
+  pass_on_log();
+  return 0;
+}
+
+void put_down(log::Level level, std::string_view layer, std::string_view text) {
+  bool first = false;
+  {
+    auto lines = waiting().lock();
+    first = lines->lines.empty();
+    if (lines->lines.size() >= kMostLines) {
+      ++lines->lost;
+      return;
+    }
+    lines->lines.push_back({level, std::string(layer), std::string(text)});
+  }
+  if (first) Py_AddPendingCall(pass_on, nullptr);  // its list may be full: then with the next line
+}
+
+}  // namespace
+
+void log_to_python() { log::set_sink(put_down); }
+
+void pass_on_log() {
+  Waiting taken;
+  {
+    auto lines = waiting().lock();
+    if (lines->lines.empty()) return;
+    std::swap(taken, *lines);
+  }
+  const auto report = [](const Line& line) {
+    static PyObject* const emit =
+        Object::taken(PyObject_GetAttrString(
+                          Object::taken(PyImport_ImportModule("hawser.logs")).get(), "emit"))
+            .release();
+    const Object done = Object::taken(
+        PyObject_CallFunction(emit, "is#s#", static_cast<int>(line.level), line.layer.data(),
+                              static_cast<Py_ssize_t>(line.layer.size()), line.text.data(),
+                              static_cast<Py_ssize_t>(line.text.size())));
+  };
+  try {
+    for (const Line& line : taken.lines) report(line);
+    if (taken.lost != 0) {
+      report({log::Level::Warning, "log", std::to_string(taken.lost) + " lines were lost"});
+    }
+  } catch (const PythonErrorSet&) {
+    PyErr_WriteUnraisable(nullptr);  // a handler of the user's raised: it must not stop anything
+  }
+}
+
+}  // namespace hawser::bindings

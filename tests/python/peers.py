@@ -1,0 +1,202 @@
+"""Functions that tests call on other nodes, and processes that serve them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import hawser
+
+# A server that has imported torch forks the processes: they start in milliseconds, without threads.
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["torch", "hawser"])
+
+
+@torch.jit.script
+def scaled(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+    return x * factor
+
+
+def nothing() -> None:
+    pass
+
+
+def echo(value: Any) -> Any:
+    return value
+
+
+def describe(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    return args, kwargs
+
+
+def type_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def raise_it(error: BaseException) -> None:
+    raise error
+
+
+def leave_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hold_gil(seconds: float) -> None:
+    """Computes without letting other Python threads in."""
+    import sys
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(3600)
+    try:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            pass
+    finally:
+        sys.setswitchinterval(interval)
+
+
+class Counter:
+    total = 0
+
+    def __init__(self, start: int) -> None:
+        self.value = start
+
+    def add(self, by: int) -> int:
+        return self.value + by
+
+    @classmethod
+    def add_to_all(cls, by: int) -> int:
+        return cls.total + by
+
+    @staticmethod
+    def double(value: int) -> int:
+        return 2 * value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Counter) and other.value == self.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Odd(Exception):
+    """Cannot be rebuilt from its arguments."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+kept: list[Any] = []
+
+
+def keep_and_return(value: torch.Tensor) -> torch.Tensor:
+    kept.append(value)
+    return value
+
+
+def keep_view_and_return(value: torch.Tensor) -> torch.Tensor:
+    kept.append(value[1:])
+    return value
+
+
+def keep_array_and_return(value: torch.Tensor) -> torch.Tensor:
+    kept.append(value.numpy())
+    return value
+
+
+def keep_dlpack_and_return(value: torch.Tensor) -> torch.Tensor:
+    kept.append(torch.utils.dlpack.to_dlpack(value))
+    return value
+
+
+def sum_of_kept() -> float:
+    value = kept.pop()
+    if type(value).__name__ == "PyCapsule":
+        value = torch.utils.dlpack.from_dlpack(value)
+    return float(torch.as_tensor(value).sum())
+
+
+def call_back(to: str, depth: int) -> int:
+    """Each level is a call to the other node."""
+    node = hawser.default_node()
+    return 0 if depth == 0 else 1 + node.run(to, call_back, node.name, depth - 1)
+
+
+# --- what handlers learnt, for the test to ask ---
+
+state: dict[str, Any] = {}
+cancelled = threading.Event()
+
+
+async def wait_for_ever() -> None:
+    state["started"] = True
+    try:
+        await asyncio.sleep(3600)
+    except asyncio.CancelledError:
+        cancelled.set()
+        raise
+
+
+async def add_later(a: int, b: int) -> int:
+    await asyncio.sleep(0.01)
+    return a + b
+
+
+def was_cancelled(patience: float) -> bool:
+    return cancelled.wait(patience)
+
+
+def remaining_time() -> float | None:
+    call = hawser.current_call()
+    assert call is not None
+    return call.remaining
+
+
+def _serve(path: str, name: str, options: dict[str, Any]) -> None:
+    node = hawser.Node(name, f"file://{path}", **options)
+    node.serve(lambda a, b: a + b, "add")
+    node.serve(echo)
+    node.serve(hold_gil)
+    node.serve(raise_it)
+    signal.sigwait({signal.SIGTERM})
+    node.close()
+
+
+@contextlib.contextmanager
+def world(*peers: str, **options: Any) -> Iterator[hawser.Node]:
+    """A node "me", and processes that run nodes of these names. A dynamic world."""
+    with tempfile.TemporaryDirectory(prefix="hawser-test-") as folder:
+        path = f"{folder}/store"
+        processes = []
+        signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        for name in peers:
+            process = context.Process(target=_start, args=(path, name, options))
+            process.start()
+            processes.append(process)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
+        node = hawser.Node("me", f"file://{path}")
+        try:
+            yield node
+        finally:
+            node.close()
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.join(10)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+
+
+def _start(path: str, name: str, options: dict[str, Any]) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    _serve(path, name, options)

@@ -1,0 +1,266 @@
+"""Functions of all kinds, errors, deadlines, cancellation, and the end of a peer."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import peers
+import pytest
+import torch
+
+import hawser
+
+
+def test_functions_methods_and_classes(node: hawser.Node) -> None:
+    assert node.run("peer", peers.nothing) is None
+    assert node.run("peer", peers.Counter(5).add, 2) == 7
+    assert node.run("peer", peers.Counter.add_to_all, 3) == 3
+    assert node.run("peer", peers.Counter.double, 4) == 8
+    assert node.run("peer", peers.Counter, 9) == peers.Counter(9)
+    assert node.run("peer", min, 3, 2) == 2
+    assert node.run("peer", functools.partial(peers.describe, 1), 2) == ((1, 2), {})
+    assert node.run("peer", "add", 1, 2) == 3
+
+
+def test_torch_operators_and_scripts(node: hawser.Node) -> None:
+    ones = torch.ones(2)
+    assert torch.equal(node.run("peer", torch.add, ones, 2), ones + 2)
+    assert torch.equal(node.run("peer", torch.add, ones, ones, alpha=3), ones * 4)
+    assert torch.equal(node.run("peer", peers.scaled, ones), ones * 2)
+    assert torch.equal(node.run("peer", peers.scaled, ones, factor=0.5), ones / 2)
+    with pytest.raises(RuntimeError, match="schema"):
+        node.call("peer", torch.neg, "no tensor")
+
+
+def test_a_function_that_is_only_here_says_what_to_do(node: hawser.Node) -> None:
+    with pytest.raises(Exception, match="by_value|pickle"):
+        node.run("peer", lambda: 1)
+    factor = 3
+    assert node.run("peer", hawser.by_value(lambda x: x * factor), 2) == 6
+
+
+def test_exceptions_keep_their_type_and_show_where(node: hawser.Node) -> None:
+    with pytest.raises(KeyError, match="missing") as raised:
+        node.run("peer", peers.raise_it, KeyError("missing"))
+    assert "raise error" in str(raised.value.__cause__) and "peer" in str(raised.value.__cause__)
+    with pytest.raises(ZeroDivisionError, match="größe \\\\ C:"):
+        node.run("peer", peers.raise_it, ZeroDivisionError("größe \\ C:\\Users"))
+    with pytest.raises(SystemExit):
+        node.run("peer", peers.raise_it, SystemExit(3))
+    with pytest.raises(hawser.RemoteError, match="1 and 2") as odd:
+        node.run("peer", raise_odd)
+    assert odd.value.remote_type == "peers.Odd" and "raise_odd" in odd.value.remote_traceback
+
+
+def raise_odd() -> None:
+    raise peers.Odd(1, 2)
+
+
+def test_timeouts_and_deadlines(node: hawser.Node) -> None:
+    with pytest.raises(hawser.Timeout) as late, hawser.deadline(0.1):
+        node.run("peer", time.sleep, 5)
+    assert late.value.node == "peer" and late.value.budget == pytest.approx(0.1, abs=0.05)
+    with hawser.deadline(5):
+        remaining = node.run("peer", peers.remaining_time)
+    assert 4 < remaining < 5
+    with hawser.deadline(0.05), hawser.deadline(60), pytest.raises(TimeoutError):
+        node.call("peer", time.sleep, 5).wait()
+
+
+def test_nested_calls_to_some_depth(node: hawser.Node) -> None:
+    assert node.run("peer", peers.call_back, "me", 20) == 20
+
+
+def test_many_threads(node: hawser.Node) -> None:
+    wrong = []
+
+    def work(base: int) -> None:
+        for i in range(200):
+            if node.run("peer", peers.echo, base + i) != base + i:
+                wrong.append(base + i)
+
+    threads = [threading.Thread(target=work, args=(1000 * i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not wrong
+
+
+def test_futures(node: hawser.Node) -> None:
+    future = node.call("peer", peers.echo, 5)
+    assert isinstance(future, torch._C.Future)
+    assert future.then(lambda f: f.wait() + 1).wait() == 6
+    assert future.wait() == 5 and future.done() and future.value() == 5
+    assert torch.futures.wait_all([node.call("peer", peers.echo, i) for i in range(9)]) == list(
+        range(9)
+    )
+    with pytest.raises(KeyError):
+        torch.futures.wait_all([node.call("peer", peers.raise_it, KeyError("x"))])
+    done = threading.Event()
+    node.call("peer", time.sleep, 0.05).add_done_callback(lambda _: done.set())
+    assert done.wait(10)
+
+
+def test_a_callback_may_call_and_wait(node: hawser.Node) -> None:
+    first = node.call("peer", time.sleep, 0.05)
+    second = first.then(lambda _: node.run("peer", peers.echo, "again"))
+    assert second.wait() == "again"
+
+
+def test_await_and_async_handlers(node: hawser.Node) -> None:
+    async def main() -> list[int]:
+        return await asyncio.gather(
+            *(node.call("peer", peers.add_later, i, 1) for i in range(10)),
+            node.call("peer", peers.echo, 0),
+        )
+
+    assert asyncio.run(main()) == [*range(1, 11), 0]
+
+    async def fails() -> None:
+        await node.call("peer", peers.raise_it, KeyError("in a coroutine"))
+
+    with pytest.raises(KeyError, match="in a coroutine"):
+        asyncio.run(fails())
+
+
+def test_a_cancelled_task_cancels_the_handler(node: hawser.Node) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(0.2):
+            await node.call("peer", peers.wait_for_ever)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())
+    assert node.run("peer", peers.was_cancelled, 10)
+
+
+def test_cancel(node: hawser.Node) -> None:
+    future = node.call("peer", time.sleep, 30)
+    future.cancel()
+    with pytest.raises(hawser.Cancelled):
+        future.wait()
+
+
+def test_an_unknown_node_and_an_unknown_function(node: hawser.Node) -> None:
+    with pytest.raises(hawser.Timeout, match="nobody"), hawser.deadline(0.2):
+        node.run("nobody", peers.nothing)
+    with pytest.raises(hawser.Invalid, match="serves no function named 'nope'"):
+        node.run("peer", "nope")
+
+
+def test_a_peer_that_is_killed() -> None:
+    with peers.world("victim") as node:
+        node.run("victim", peers.nothing)
+        started = time.monotonic()
+        with pytest.raises(hawser.PeerLost):
+            node.run("victim", peers.leave_process)
+        assert time.monotonic() - started < 5
+
+
+def test_interrupt_during_a_wait(node: hawser.Node) -> None:
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        node.run("peer", time.sleep, 30)
+    assert time.monotonic() - started < 1
+
+
+# A Python handler that holds the interpreter lock delays neither the network nor C++ handlers.
+def test_a_handler_that_holds_the_lock_delays_no_operator(node: hawser.Node) -> None:
+    node.run("peer", torch.neg, torch.ones(1))
+    holding = node.call("peer", peers.hold_gil, 2.0)
+    time.sleep(0.2)
+    started = time.monotonic()
+    for _ in range(20):
+        node.run("peer", torch.neg, torch.ones(1))
+    took = time.monotonic() - started
+    assert not holding.done() and took < 1
+    assert node.inspect()["peers"][0]["state"] != "suspect"
+    holding.wait()
+
+
+def test_trust_functions_reads_no_pickle() -> None:
+    with peers.world("careful", trust="functions") as node:
+        assert node.run("careful", "add", 1, 2) == 3
+        assert torch.equal(node.run("careful", torch.neg, torch.ones(1)), -torch.ones(1))
+        with pytest.raises(hawser.Refused, match="Python functions"):
+            node.run("careful", peers.echo, 1)
+        with pytest.raises(hawser.Refused, match="pickle"):
+            node.run("careful", "echo", {1, 2})
+        with pytest.raises(hawser.Refused, match="Python functions"):
+            node.run("careful", hawser.by_value(lambda: 1))
+
+
+def run_script(code: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+
+
+def test_leaving_without_closing_is_quiet() -> None:
+    ended = run_script(
+        """
+        import tempfile, hawser, peers
+        folder = tempfile.mkdtemp()
+        node = hawser.Node("a", f"file://{folder}/store")
+        assert node.run("a", peers.echo, 1) == 1
+        pending = node.call("a", peers.wait_for_ever)
+        """
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Fatal" not in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
+
+
+def test_a_forked_child_does_not_keep_connections_alive() -> None:
+    ended = run_script(
+        """
+        import os, tempfile, hawser, peers
+        folder = tempfile.mkdtemp()
+        node = hawser.Node("a", f"file://{folder}/store")
+        node.run("a", peers.nothing)
+        child = os.fork()
+        if child == 0:
+            try:
+                node.run("a", peers.nothing)
+            except hawser.Invalid:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert node.run("a", peers.echo, 2) == 2
+        node.close()
+        """
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_importing_starts_nothing() -> None:
+    ended = run_script(
+        """
+        import os, threading, torch
+        before = set(os.listdir("/proc/self/fd")), os.listdir("/proc/self/task")
+        import hawser, hawser.rpc
+        after = set(os.listdir("/proc/self/fd")), os.listdir("/proc/self/task")
+        assert before == after, (before, after)
+        """
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_again_and_again_in_one_process() -> None:
+    for _ in range(5):
+        with peers.world() as node:
+            assert node.run("me", peers.echo, 1) == 1

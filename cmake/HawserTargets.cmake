@@ -192,4 +192,18 @@ function(hawser_python_tests)
         ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python")
     endforeach()
   endforeach()
+
+  # Every example is run.
+  set(call_cpp_arguments $<TARGET_FILE:example_worker_and_trainer>)
+  set(actor_learner_arguments --lose-one)
+  file(GLOB files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/python/*.py")
+  foreach(file IN LISTS files)
+    get_filename_component(stem "${file}" NAME_WE)
+    if(stem STREQUAL "call_cpp" AND NOT HAWSER_BUILD_EXAMPLES)
+      continue()
+    endif()
+    add_test(NAME examples.python_${stem} COMMAND ${Python_EXECUTABLE} -B "${file}" ${${stem}_arguments})
+    set_tests_properties(examples.python_${stem} PROPERTIES TIMEOUT 120 LABELS examples RUN_SERIAL ON
+      ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python")
+  endforeach()
 endfunction()

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "hawser/base/ids.h"
+#include "hawser/refs/records.h"
+
+namespace hawser::refs {
+
+// The nodes this node has heard of, and which of their lives are over. Entries never move and never
+// go, so that references point to them instead of holding a name each; there are as many as names.
+class Roster {
+ public:
+  struct Entry {
+    std::string name;
+    Incarnation current{};  // the highest heard of; zero: never heard of any
+    Incarnation lost{};     // up to this one they have been given up
+
+    // Zero is an incarnation that is not known yet, and never over.
+    bool is_over(Incarnation incarnation) const {
+      return incarnation != Incarnation{} && (incarnation <= lost || incarnation < current);
+    }
+    // The one to turn to; zero when there is none.
+    Incarnation alive() const { return current > lost ? current : Incarnation{}; }
+  };
+
+  Entry& of(std::string_view name) {
+    const auto found = entries_.find(name);
+    if (found != entries_.end()) return found->second;
+    return entries_.emplace(std::string(name), Entry{std::string(name)}).first->second;
+  }
+  bool is_over(const Party& party) { return of(party.name).is_over(party.incarnation); }
+
+ private:
+  std::map<std::string, Entry, std::less<>> entries_;
+};
+
+}  // namespace hawser::refs

@@ -44,6 +44,10 @@ asan: bootstrap ## torch-free layers under AddressSanitizer and UBSan
 tsan: bootstrap ## torch-free layers under ThreadSanitizer (the simulator has one thread, and is left out)
 	scripts/run_tests.sh tsan --label-exclude sim $(ARGS)
 
+.PHONY: conformance
+conformance: build ## every suite of torch's own tests that hawser claims to pass
+	PYTHONPATH=build/dev/python .venv/bin/python tests/conformance/check.py --all $(ARGS)
+
 .PHONY: fuzz
 fuzz: bootstrap-fuzz ## every fuzz target for FUZZ_SECONDS
 	$(call build,fuzz)

@@ -47,6 +47,8 @@ function(hawser_tests)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${tests_root}/${suite}/*.cpp")
     hawser_gtest(${suite}_tests LABEL ${suite} SOURCES ${sources} LINK hawser_test_support hawser_agent)
   endforeach()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${tests_root}/sim_refs/*.cpp")
+  hawser_gtest(sim_refs_tests LABEL sim_refs SOURCES ${sources} LINK hawser_test_support hawser_refs)
 
   if(HAWSER_WITH_TORCH)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${tests_root}/process/*.cpp")
@@ -192,6 +194,11 @@ function(hawser_python_tests)
         ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python")
     endforeach()
   endforeach()
+
+  add_test(NAME conformance.suites
+    COMMAND ${Python_EXECUTABLE} -B "${PROJECT_SOURCE_DIR}/tests/conformance/check.py")
+  set_tests_properties(conformance.suites PROPERTIES TIMEOUT 900 LABELS conformance RUN_SERIAL ON
+    ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python")
 
   # Every example is run.
   set(call_cpp_arguments $<TARGET_FILE:example_worker_and_trainer>)

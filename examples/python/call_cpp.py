@@ -1,6 +1,6 @@
 """A worker in C++ (examples/cpp/worker_and_trainer.cpp), called from Python.
 
-    python call_cpp.py build/dev/examples/worker_and_trainer
+python call_cpp.py build/dev/examples/worker_and_trainer
 """
 
 import subprocess

@@ -57,6 +57,9 @@ class Node:
         tls: dict[str, str] | None = None,
         spin_us: float = 50.0,
         lost_after: float = 10.0,
+        describe_exception: Callable[[BaseException], tuple[str, str, str, bytes | None]]
+        | None = None,
+        make_exception: Callable[[str, str, dict[str, Any]], BaseException] | None = None,
     ) -> None: ...
     @property
     def name(self) -> str: ...
@@ -131,6 +134,9 @@ class CallInfo:
         """Called once, on a thread of the node, if the caller no longer wants the answer."""
 
 def current_call() -> CallInfo | None: ...
+def measure_gil_waits(enabled: bool) -> None:
+    """While on, inspect()["gil_wait_us"] is how long threads waited for the interpreter lock."""
+
 def close_all() -> None:
     """Closes every node of this process."""
 

@@ -41,7 +41,9 @@ else:
     raise SystemExit("hawser accepts another torch")
 """
 
-TRY_DROPIN = "import torch.distributed.rpc as rpc; assert rpc.__name__ == 'hawser.rpc', rpc.__name__"
+TRY_DROPIN = (
+    "import torch.distributed.rpc as rpc; assert rpc.__name__ == 'hawser.rpc', rpc.__name__"
+)
 
 
 def run(*command: object, **options) -> None:

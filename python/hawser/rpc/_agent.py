@@ -96,9 +96,9 @@ class TensorPipeAgent(RpcAgent):
             transports=transports,
             call_timeout=opts.rpc_timeout,
             max_threads=max(_THREADS_FOR_NESTING, opts.num_worker_threads),
+            describe_exception=functools.partial(describe_exception, self._me),
+            make_exception=make_exception,
         )
-        self._node.describe_exception = functools.partial(describe_exception, self._me)
-        self._node.make_exception = make_exception
         if self._static:
             try:
                 self._members = self._learn_members()
@@ -306,6 +306,7 @@ def enable_gil_profiling(flag: bool) -> None:
     """Adds the time that serving threads wait for the interpreter lock to the debug info."""
     global _gil_profiling
     _gil_profiling = bool(flag)
+    _native.measure_gil_waits(_gil_profiling)
 
 
 def _forget_parents_agent() -> None:

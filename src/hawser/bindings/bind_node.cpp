@@ -177,6 +177,10 @@ PyMethodDef kFastMethods[] = {
 
 // ------------------------------------------------------------------------------- the node
 
+AnywhereObject hook_of(const py::object& value) {
+  return value.is_none() ? AnywhereObject() : AnywhereObject(Object::shared(value.ptr()));
+}
+
 std::shared_ptr<NodeCore> start_node(
     const std::string& name, const std::string& rendezvous, const py::object& store,
     std::optional<std::uint32_t> rank, std::optional<std::uint32_t> world_size,
@@ -184,8 +188,8 @@ std::shared_ptr<NodeCore> start_node(
     std::size_t max_threads, const std::string& trust, const std::string& address,
     const std::vector<std::string>& interfaces, std::uint16_t port,
     const std::string& advertised_host, const std::string& token, const std::string& token_file,
-    const std::optional<std::map<std::string, std::string>>& tls, double spin_us,
-    double lost_after) {
+    const std::optional<std::map<std::string, std::string>>& tls, double spin_us, double lost_after,
+    const py::object& describe_exception, const py::object& make_exception) {
   return guarded(nullptr, [&] {
     NodeOptions options;
     options.name = name;
@@ -231,9 +235,13 @@ std::shared_ptr<NodeCore> start_node(
     if (trust != "full" && trust != "functions") {
       throw Error(ErrorKind::Invalid, "trust must be 'full' or 'functions', got '" + trust + "'");
     }
+    NodeCore::Hooks hooks;
+    hooks.describe_exception = hook_of(describe_exception);
+    hooks.make_exception = hook_of(make_exception);
     const WithoutGil no_gil;
     return NodeCore::start(std::move(options),
-                           trust == "full" ? NodeCore::Trust::Full : NodeCore::Trust::Functions);
+                           trust == "full" ? NodeCore::Trust::Full : NodeCore::Trust::Functions,
+                           std::move(hooks));
   });
 }
 
@@ -316,6 +324,9 @@ py::dict inspect(NodeCore& core) {
   out["connections_turned_away"] = report.connections_turned_away;
   out["shutdown_waits_for"] = report.shutdown_waits_for;
   out["functions"] = report.functions;
+  if (const auto wait = average_gil_wait()) {
+    out["gil_wait_us"] = std::chrono::duration<double, std::micro>(*wait).count();
+  }
   return out;
 }
 
@@ -327,10 +338,7 @@ void bind_hook(py::class_<NodeCore, std::shared_ptr<NodeCore>>& type, const char
         PyObject* const set = (core.hooks().*hook).get();
         return set ? py::reinterpret_borrow<py::object>(set) : py::object(py::none());
       },
-      [](NodeCore& core, const py::object& value) {
-        core.hooks().*hook =
-            value.is_none() ? AnywhereObject() : AnywhereObject(Object::shared(value.ptr()));
-      });
+      [](NodeCore& core, const py::object& value) { core.hooks().*hook = hook_of(value); });
 }
 
 // ------------------------------------------------------------------------------- being called
@@ -368,7 +376,8 @@ void bind_node(py::module_& module) {
            py::arg("max_threads") = 128, py::arg("trust") = "full", py::arg("address") = "",
            py::arg("interfaces") = std::vector<std::string>(), py::arg("port") = 0,
            py::arg("advertised_host") = "", py::arg("token") = "", py::arg("token_file") = "",
-           py::arg("tls") = py::none(), py::arg("spin_us") = 50.0, py::arg("lost_after") = 10.0)
+           py::arg("tls") = py::none(), py::arg("spin_us") = 50.0, py::arg("lost_after") = 10.0,
+           py::arg("describe_exception") = py::none(), py::arg("make_exception") = py::none())
       .def_property_readonly("name", [](NodeCore& core) { return core.node().name(); })
       .def_property_readonly("closed", [](NodeCore& core) { return core.node().closed(); })
       .def(
@@ -454,6 +463,7 @@ void bind_node(py::module_& module) {
             return seconds_or_none(deadline.remaining(std::chrono::steady_clock::now()));
           })
       .def("on_cancel", &CallInfo::on_cancel, py::arg("callback"));
+  module.def("measure_gil_waits", &measure_gil_waits, py::arg("enabled"));
   module.def("close_all", &close_all_nodes, py::call_guard<py::gil_scoped_release>());
   module.def("current_call", []() -> py::object {
     const CallContext* const serving = current_call();

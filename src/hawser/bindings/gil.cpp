@@ -1,5 +1,8 @@
 #include "hawser/bindings/gil.h"
 
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -7,6 +10,10 @@
 
 namespace hawser::bindings {
 namespace {
+
+std::atomic<bool> measuring{false};
+std::atomic<std::int64_t> waits{0};
+std::atomic<std::int64_t> waited_ns{0};
 
 bool python_ends() { return !Py_IsInitialized() || _Py_IsFinalizing(); }
 
@@ -45,7 +52,25 @@ int drop_now(void*) {
 WithGil::WithGil() : had_it_(PyGILState_Check() != 0) {
   if (had_it_) return;
   if (!PyGILState_GetThisThreadState()) kept.keep();
+  if (!measuring.load(std::memory_order_relaxed)) {
+    PyEval_RestoreThread(PyGILState_GetThisThreadState());
+    return;
+  }
+  const auto started = std::chrono::steady_clock::now();
   PyEval_RestoreThread(PyGILState_GetThisThreadState());
+  waited_ns.fetch_add((std::chrono::steady_clock::now() - started).count());
+  waits.fetch_add(1);
+}
+
+void measure_gil_waits(bool enabled) {
+  waits.store(0);
+  waited_ns.store(0);
+  measuring.store(enabled);
+}
+
+std::optional<std::chrono::nanoseconds> average_gil_wait() {
+  if (!measuring.load()) return std::nullopt;
+  return std::chrono::nanoseconds(waited_ns.load() / std::max<std::int64_t>(waits.load(), 1));
 }
 
 WithGil::~WithGil() {

@@ -2,6 +2,9 @@
 
 #include <Python.h>
 
+#include <chrono>
+#include <optional>
+
 // The interpreter lock, and Python objects on threads that do not hold it.
 //
 //   GIL-1  A thread that reads the network does not wait for the interpreter lock: it neither runs
@@ -19,6 +22,11 @@ class WithGil {
  private:
   const bool had_it_;
 };
+
+// How long threads of hawser waited for the lock, on average, since measuring was switched on.
+// Nothing while it is off.
+void measure_gil_waits(bool enabled);
+std::optional<std::chrono::nanoseconds> average_gil_wait();
 
 // Lets go of it for a scope. Must hold it.
 class WithoutGil {

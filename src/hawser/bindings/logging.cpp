@@ -28,6 +28,11 @@ Guarded<Waiting>& waiting() {
   return *lines;
 }
 
+Object text_of(const std::string& text) {
+  return Object::taken(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
+
 int pass_on(void*) {
   pass_on_log();
   return 0;
@@ -63,10 +68,11 @@ void pass_on_log() {
         Object::taken(PyObject_GetAttrString(
                           Object::taken(PyImport_ImportModule("hawser.logs")).get(), "emit"))
             .release();
+    const Object level = Object::taken(PyLong_FromLong(static_cast<long>(line.level)));
+    const Object layer = text_of(line.layer);
+    const Object text = text_of(line.text);
     const Object done = Object::taken(
-        PyObject_CallFunction(emit, "is#s#", static_cast<int>(line.level), line.layer.data(),
-                              static_cast<Py_ssize_t>(line.layer.size()), line.text.data(),
-                              static_cast<Py_ssize_t>(line.text.size())));
+        PyObject_CallFunctionObjArgs(emit, level.get(), layer.get(), text.get(), nullptr));
   };
   try {
     for (const Line& line : taken.lines) report(line);

@@ -254,8 +254,8 @@ void close_all_nodes() {
   }
 }
 
-std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust) {
-  std::shared_ptr<NodeCore> core(new NodeCore(trust));
+std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hooks hooks) {
+  std::shared_ptr<NodeCore> core(new NodeCore(trust, std::move(hooks)));
   auto functions = std::make_shared<PythonFunctions>(core);
   Node::FindFunction scripts;
   {

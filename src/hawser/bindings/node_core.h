@@ -18,18 +18,18 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
   enum class Trust { Full, Functions };
 
   // Without the interpreter lock: joining takes a while.
-  static std::shared_ptr<NodeCore> start(NodeOptions options, Trust trust);
+  struct Hooks {
+    AnywhereObject pickler;             // null: hawser's own
+    AnywhereObject describe_exception;  // null: that of hawser.errors
+    AnywhereObject make_exception;
+  };
+  static std::shared_ptr<NodeCore> start(NodeOptions options, Trust trust, Hooks hooks);
   ~NodeCore();
   NodeCore(const NodeCore&) = delete;
 
   Node& node() { return *node_; }
   Trust trust() const { return trust_; }
 
-  struct Hooks {
-    AnywhereObject pickler;             // null: hawser's own
-    AnywhereObject describe_exception;  // null: that of hawser.errors
-    AnywhereObject make_exception;
-  };
   Hooks& hooks() { return hooks_; }
   Picklers picklers() const;
 
@@ -43,7 +43,7 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
   Object exception_for(const Error& error, wire::ReceivedPayload& payload) const;
 
  private:
-  explicit NodeCore(Trust trust) : trust_(trust) {}
+  NodeCore(Trust trust, Hooks hooks) : trust_(trust), hooks_(std::move(hooks)) {}
   class PythonFunctions;
 
   const Trust trust_;

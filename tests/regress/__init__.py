@@ -1,0 +1,1 @@
+"""The bugs of torch.distributed.rpc that hawser does not have."""

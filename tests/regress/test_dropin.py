@@ -1,0 +1,98 @@
+"""Programs written for torch.distributed.rpc run on hawser, with every process that they start."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+PROGRAM = """
+    import multiprocessing, os, sys
+    import torch
+    import torch.distributed.rpc as rpc
+    from torch.distributed.rpc.api import rpc_sync
+
+    def where():
+        return rpc.__name__, rpc.get_worker_info().name
+
+    def work(rank, path):
+        options = rpc.TensorPipeRpcBackendOptions(init_method="file://" + path)
+        rpc.init_rpc(f"w{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+        print(*rpc_sync(f"w{1 - rank}", where), *sys.argv[1:], flush=True)
+        rpc.shutdown()
+
+    if __name__ == "__main__":
+        context = multiprocessing.get_context(sys.argv[1])
+        ranks = [context.Process(target=work, args=(r, sys.argv[2])) for r in range(2)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+        sys.exit(max(process.exitcode for process in ranks))
+"""
+
+
+def python(*args: str, **environment: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, *args],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_a_program_and_those_it_starts(tmp_path: pathlib.Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    for start in ("spawn", "fork"):
+        store = str(tmp_path / start)
+        printed = python("-m", "hawser.dropin", str(program), start, store)
+        assert sorted(printed.splitlines()) == [
+            f"hawser.rpc w0 {start} {store}",
+            f"hawser.rpc w1 {start} {store}",
+        ]
+
+
+def test_code_modules_and_the_interpreters_options(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a_module.py").write_text(
+        "import sys, torch.distributed.rpc as r; print(r.__name__, sys.argv[1:], sys.flags.optimize)"
+    )
+    (tmp_path / "sitecustomize.py").write_text("print('that of the user')")
+    path = f"{tmp_path}:{':'.join(sys.path)}"
+    printed = python("-O", "-m", "hawser.dropin", "-m", "a_module", "-x", PYTHONPATH=path)
+    assert printed.splitlines()[-2:] == ["that of the user", "hawser.rpc ['-x'] 1"]
+    code = "import sys; print(sys.argv, [n for n in sys.modules if n in ('torch', 'hawser')])"
+    assert python("-m", "hawser.dropin", "-c", code, "1").strip() == "['-c', '1'] []"
+
+
+def test_install_replaces_all_copies_once() -> None:
+    python(
+        "-c",
+        textwrap.dedent("""
+        import sys, torch, torch.distributed.nn, torch.distributed.optim
+        import torch.distributed.autograd as autograd_before
+        from torch._C._distributed_rpc import WorkerInfo
+        import hawser.dropin, hawser.rpc as ours
+        hawser.dropin.install()
+        hawser.dropin.install()
+        import torch.distributed.rpc as rpc, torch.distributed.autograd as autograd
+        from torch._C import _distributed_rpc as compiled
+        from torch.distributed.rpc import internal
+        from torch.distributed.nn.api import remote_module
+        from torch.distributed.optim import optimizer
+        assert rpc is ours is sys.modules["torch.distributed.rpc"] is torch.distributed.rpc
+        assert internal is ours.internal and rpc.WorkerInfo is WorkerInfo is compiled.WorkerInfo
+        assert compiled.TensorPipeAgent is ours.TensorPipeAgent
+        assert remote_module.rpc is ours is optimizer.rpc
+        assert remote_module._internal_rpc_pickler is ours.internal._internal_rpc_pickler
+        assert remote_module.RemoteModule in ours.internal._internal_rpc_pickler._class_reducer_dict
+        assert torch._jit_internal.RRef is torch.jit.annotations.RRef is optimizer.RRef is ours.RRef
+        assert torch._jit_internal.PyRRef is ours.PyRRef
+        assert autograd is autograd_before
+        """),
+    )

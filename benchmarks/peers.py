@@ -3,10 +3,14 @@
 
     peers.py                          every implementation that imports here
     peers.py torch hawser --rounds 3  only these, interleaved three times
+    peers.py torch hawser torch-tcp hawser-tcp --goals   also says which goals are met
     peers.py --json out.json
 
 Jobs: a no-op call (p50, p99), an echo of a tensor (1 KiB .. 64 MiB), 2,000 asynchronous no-ops with at most
-64 in flight (calls per second), and for implementations with references a create-and-fetch.
+64 in flight (calls per second), and for implementations with references a create-and-fetch. For those with the
+interface of torch's RPC also: a torch operator, a script function, a 64 MiB echo where the callee keeps the tensor
+(else its memory can be handed back), and four workers: how long they take to start and to end, and the calls per second
+of all calling all. "memcpy" is a copy of 64 MiB into touched memory, in the same minutes.
 Two processes on one host; each side uses one torch thread. Absolute times differ from machine to machine:
 read the last table, which gives every figure as a ratio to torch's own RPC measured in the same run.
 """
@@ -32,6 +36,30 @@ def echo(x):
     return x
 
 
+kept = None
+
+
+def keep_and_echo(x):
+    global kept
+    kept = x
+    return x
+
+
+def scripted():
+    """A script function, compiled when it is first needed: at both ends."""
+    global script_nop
+    import torch
+
+    if "script_nop" not in globals():
+
+        @torch.jit.script
+        def script_nop(x: torch.Tensor) -> torch.Tensor:
+            return x
+
+        globals()["script_nop"] = script_nop
+    return globals()["script_nop"]
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -51,7 +79,7 @@ class TorchRpc:
 
         return rpc
 
-    def _init(self, rank, port):
+    def _init(self, rank, port, world_size=2):
         import torch
 
         torch.set_num_threads(1)
@@ -62,10 +90,11 @@ class TorchRpc:
             options = rpc.TensorPipeRpcBackendOptions(
                 _transports=self.transports[0], _channels=self.transports[1]
             )
-        rpc.init_rpc(f"w{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+        rpc.init_rpc(f"w{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
         return rpc
 
     def serve(self, port):
+        scripted()
         self._init(1, port).shutdown()
 
     def start(self, port):
@@ -82,10 +111,13 @@ class TorchRpc:
 
         return self.rpc.rpc_sync("w1", torch.add, args=(t, t))
 
-    def many(self, count, window):
+    def script(self, t):
+        return self.rpc.rpc_sync("w1", scripted(), args=(t,))
+
+    def many(self, count, window, names=("w1",)):
         pending = []
-        for _ in range(count):
-            pending.append(self.rpc.rpc_async("w1", nop))
+        for i in range(count):
+            pending.append(self.rpc.rpc_async(names[i % len(names)], nop))
             if len(pending) == window:
                 pending.pop(0).wait()
         for f in pending:
@@ -321,6 +353,11 @@ def measure(name, port):
     if hasattr(impl, "builtin"):
         t = torch.ones(1)
         out["torch.add us"] = timed(lambda: impl.builtin(t), 1.0)[0] * 1e6
+        out["script us"] = timed(lambda: impl.script(t), 1.0)[0] * 1e6
+        large = torch.ones(SIZES[-1] // 4)
+        out["kept echo 65536 KiB us"] = timed(lambda: impl.call(keep_and_echo, large), 1.5)[0] * 1e6
+        copy = torch.empty_like(large)
+        out["memcpy 65536 KiB us"] = timed(lambda: copy.copy_(large), 0.5)[0] * 1e6
     for size in SIZES:
         t = torch.ones(size // 4)
         out[f"echo {size >> 10} KiB us"] = timed(lambda t=t: impl.call(echo, t), 1.5)[0] * 1e6
@@ -330,9 +367,73 @@ def measure(name, port):
     out["async calls/s"] = 2000 / (time.perf_counter() - a)
     if hasattr(impl, "make_and_fetch"):
         t = torch.ones(1)
-        out["create+fetch us"] = timed(lambda: impl.make_and_fetch(t), 1.0)[0] * 1e6
+        try:
+            out["create+fetch us"] = timed(lambda: impl.make_and_fetch(t), 1.0)[0] * 1e6
+        except NotImplementedError:
+            pass  # no references yet
     print("RESULT " + json.dumps(out), flush=True)
     impl.stop()
+
+
+WORKERS = 4
+
+
+def meet(folder, label, rank):
+    """Returns when all workers have come here."""
+    open(os.path.join(folder, f"{label}.{rank}"), "w").close()
+    while len([f for f in os.listdir(folder) if f.startswith(label + ".")]) < WORKERS:
+        time.sleep(0.001)
+
+
+def worker(name, rank, port, folder):
+    """One of four; rank 0 prints."""
+    impl = IMPLEMENTATIONS[name]()
+    impl.module()
+    meet(folder, "imported", rank)
+    start = time.perf_counter()
+    impl.rpc = impl._init(rank, port, WORKERS)
+    took = time.perf_counter() - start
+    others = [f"w{i}" for i in range(WORKERS) if i != rank]
+    impl.many(300, 64, others)
+    meet(folder, "warm", rank)
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() < start + 2.0:
+        impl.many(500, 64, others)
+        count += 500
+    with open(os.path.join(folder, f"count.{rank}"), "w") as file:
+        file.write(str(count / (time.perf_counter() - start)))
+    meet(folder, "done", rank)
+    start = time.perf_counter()
+    impl.rpc.shutdown()
+    took += time.perf_counter() - start
+    if rank == 0:
+        total = sum(float(open(os.path.join(folder, f"count.{i}")).read()) for i in range(WORKERS))
+        result = {"all to all calls/s": total, "start+end of 4 us": took * 1e6}
+        print("RESULT " + json.dumps(result), flush=True)
+
+
+def run_workers(name, limit_s=60):
+    here = [sys.executable, os.path.abspath(__file__), "--worker", name, "--port", str(free_port())]
+    with tempfile.TemporaryDirectory(prefix="peers-") as folder:
+        workers = [
+            subprocess.Popen(
+                [*here, "--rank", str(rank), "--folder", folder], stdout=subprocess.PIPE, text=True
+            )
+            for rank in range(WORKERS)
+        ]
+        try:
+            outputs = [worker.communicate(timeout=limit_s)[0] for worker in workers]
+        except subprocess.TimeoutExpired:
+            outputs = []
+        finally:
+            for each in workers:
+                if each.poll() is None:
+                    each.kill()
+                    each.wait()
+    for line in "\n".join(outputs).splitlines():
+        if line.startswith("RESULT "):
+            return json.loads(line[7:])
+    return {}
 
 
 def run_one(name, limit_s=120):
@@ -365,6 +466,45 @@ def run_one(name, limit_s=120):
     return None, (client.stderr.strip().splitlines() or ["no output"])[-1]
 
 
+# How many times faster than torch in the same run, on one host and over tcp.
+GOALS = {
+    "no-op us": (30, 20),
+    "no-op p99 us": (10, None),
+    "torch.add us": (30, 20),
+    "script us": (30, 20),
+    "echo 1 KiB us": (30, 20),
+    "async calls/s": (25, 20),
+    "all to all calls/s": (25, 20),
+    "start+end of 4 us": (1, 1),
+}
+# At most so many times the copies that have to be made.
+COPIES = {"kept echo 65536 KiB us": 2, "echo 65536 KiB us": 1}
+MOST_OF_COPIES = 1.15
+
+
+def judge(table):
+    print("\ngoals")
+    for column, (ours, theirs) in enumerate((("hawser", "torch"), ("hawser-tcp", "torch-tcp"))):
+        if ours not in table or theirs not in table:
+            continue
+        for key, goal in GOALS.items():
+            if goal[column] is None or key not in table[ours] or key not in table[theirs]:
+                continue
+            ratio = table[ours][key] / table[theirs][key]
+            ratio = ratio if key.endswith("/s") else 1 / ratio
+            verdict = "met" if ratio >= goal[column] else "MISSED"
+            print(
+                f"  {ours + ', ' + key:36s} {ratio:8.1f}x faster   at least {goal[column]}x   {verdict}"
+            )
+    for key, copies in COPIES.items():
+        if "hawser" in table:
+            ratio = table["hawser"][key] / (copies * table["hawser"]["memcpy 65536 KiB us"])
+            verdict = "met" if ratio <= MOST_OF_COPIES else "MISSED"
+            print(
+                f"  {'hawser, ' + key:36s} {ratio:8.2f}x of {copies} memcpy   at most {MOST_OF_COPIES}x   {verdict}"
+            )
+
+
 def main():
     p = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -372,6 +512,10 @@ def main():
     p.add_argument("names", nargs="*", choices=[[], *IMPLEMENTATIONS])
     p.add_argument("--rounds", type=int, default=1)
     p.add_argument("--json")
+    p.add_argument("--goals", action="store_true", help="judge hawser against torch")
+    p.add_argument("--worker")
+    p.add_argument("--rank", type=int)
+    p.add_argument("--folder")
     p.add_argument("--serve")
     p.add_argument("--measure")
     p.add_argument("--port", type=int)
@@ -380,6 +524,8 @@ def main():
         return IMPLEMENTATIONS[a.serve]().serve(a.port)
     if a.measure:
         return measure(a.measure, a.port)
+    if a.worker:
+        return worker(a.worker, a.rank, a.port, a.folder)
     names = a.names or list(IMPLEMENTATIONS)
     rounds = {n: [] for n in names}
     for i in range(a.rounds):
@@ -387,19 +533,26 @@ def main():
             print(f"[{i + 1}/{a.rounds}] {n} ...", file=sys.stderr, flush=True)
             result, why = run_one(n)
             if result:
+                if hasattr(IMPLEMENTATIONS[n], "builtin"):
+                    result |= run_workers(n)
                 rounds[n].append(result)
             else:
                 print(f"    {n}: left out: {why}", file=sys.stderr)
     table = {
-        n: {k: statistics.median(r[k] for r in rs) for k in rs[0]} for n, rs in rounds.items() if rs
+        n: {
+            k: statistics.median(r[k] for r in rs if k in r)
+            for k in dict.fromkeys(k for r in rs for k in r)
+        }
+        for n, rs in rounds.items()
+        if rs
     }
     keys = list(dict.fromkeys(k for r in table.values() for k in r))
 
     def show(title, cell):
         print(f"\n{title}")
-        print(f"{'':20s}" + "".join(f"{n:>13s}" for n in table))
+        print(f"{'':24s}" + "".join(f"{n:>13s}" for n in table))
         for k in keys:
-            print(f"{k:20s}" + "".join(f"{cell(n, k):>13s}" for n in table))
+            print(f"{k:24s}" + "".join(f"{cell(n, k):>13s}" for n in table))
 
     show("measured", lambda n, k: f"{table[n][k]:,.1f}" if k in table[n] else "-")
     if "torch" in table:
@@ -414,6 +567,8 @@ def main():
     if a.json:
         with open(a.json, "w") as f:
             json.dump(table, f, indent=1)
+    if a.goals:
+        judge(table)
 
 
 if __name__ == "__main__":

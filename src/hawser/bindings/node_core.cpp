@@ -2,14 +2,13 @@
 
 #include <ATen/core/ivalue.h>
 
-#include <unordered_map>
-
 #include "hawser/base/log.h"
 #include "hawser/bindings/bind_node.h"
 #include "hawser/bindings/future.h"
 #include "hawser/bindings/logging.h"
 #include "hawser/bindings/target.h"
 #include "hawser/bindings/torch_bridge.h"
+#include "hawser/node/function_table.h"
 
 namespace hawser::bindings {
 namespace {
@@ -213,31 +212,6 @@ void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
 
 // ------------------------------------------------------------------------------- NodeCore
 
-// One entry per function that was called, for what is learnt about its duration.
-class NodeCore::PythonFunctions {
- public:
-  explicit PythonFunctions(std::weak_ptr<NodeCore> core) : core_(std::move(core)) {}
-
-  std::shared_ptr<Function> find(std::string_view name) {
-    auto known = known_.lock();
-    const std::string key(name);
-    const auto found = known->find(key);
-    if (found != known->end()) return found->second;
-    auto made =
-        std::make_shared<Function>(key, "(...)", [core = core_](const CallContext& context) {
-          if (const auto alive = core.lock()) return run_python(alive, nullptr, context);
-          throw Error(ErrorKind::Invalid, "the node is closed");
-        });
-    if (known->size() < kMostKnown) known->emplace(key, made);
-    return made;
-  }
-
- private:
-  static constexpr std::size_t kMostKnown = 10'000;  // callers choose the names
-  const std::weak_ptr<NodeCore> core_;
-  Guarded<std::unordered_map<std::string, std::shared_ptr<Function>>> known_;
-};
-
 namespace {
 // Never destroyed: nodes may be closed while the process exits.
 Guarded<std::vector<std::weak_ptr<NodeCore>>>& open_nodes() {
@@ -256,7 +230,11 @@ void close_all_nodes() {
 
 std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hooks hooks) {
   std::shared_ptr<NodeCore> core(new NodeCore(trust, std::move(hooks)));
-  auto functions = std::make_shared<PythonFunctions>(core);
+  auto functions = std::make_shared<FunctionTable>(
+      [weak = std::weak_ptr(core)](const CallContext& context) {
+        if (const auto alive = weak.lock()) return run_python(alive, nullptr, context);
+        throw Error(ErrorKind::Invalid, "the node is closed");
+      });
   Node::FindFunction scripts;
   {
     const WithGil gil;

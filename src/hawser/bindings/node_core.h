@@ -44,7 +44,6 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
 
  private:
   NodeCore(Trust trust, Hooks hooks) : trust_(trust), hooks_(std::move(hooks)) {}
-  class PythonFunctions;
 
   const Trust trust_;
   Hooks hooks_;

@@ -4,7 +4,9 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include <algorithm>
+#include <unordered_map>
 
+#include "hawser/node/function_table.h"
 #include "hawser/tensor/operators.h"
 #include "hawser/tensor/value_codec.h"
 
@@ -120,16 +122,24 @@ void run_script(torch::jit::CompilationUnit& scripts, const CallContext& context
   answer_when_done(context, std::move(future));
 }
 
+// Those of the dispatcher first: tensors are what calls are about. Remembered, under the interpreter
+// lock; what torch calls by its own names is registered when it is imported.
+const std::vector<std::shared_ptr<torch::jit::Operator>>& overloads(const std::string& name) {
+  static auto* const known =
+      new std::unordered_map<std::string, std::vector<std::shared_ptr<torch::jit::Operator>>>;
+  const auto found = known->find(name);
+  if (found != known->end()) return found->second;
+  auto candidates = torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(name));
+  std::stable_partition(candidates.begin(), candidates.end(),
+                        [](const auto& candidate) { return candidate->isC10Op(); });
+  return known->emplace(name, std::move(candidates)).first->second;
+}
+
 }  // namespace
 
 WrittenCall write_operator_call(const std::string& name, PyObject* args, PyObject* kwargs) {
-  const auto symbol = c10::Symbol::fromQualString(name);
-  // Those of the dispatcher first: tensors are what calls are about.
-  std::vector<std::shared_ptr<torch::jit::Operator>> candidates =
-      torch::jit::getAllOperatorsFor(symbol);
-  std::stable_partition(candidates.begin(), candidates.end(),
-                        [](const auto& candidate) { return candidate->isC10Op(); });
-  auto [chosen, stack] = torch::jit::getOpWithStack(candidates, as_args(args), as_kwargs(kwargs));
+  auto [chosen, stack] =
+      torch::jit::getOpWithStack(overloads(name), as_args(args), as_kwargs(kwargs));
   const std::string chosen_name = full_name(chosen->schema());
   PayloadWriter out;
   write_stack(out, std::move(stack));
@@ -155,9 +165,9 @@ WrittenCall write_script_call(const std::string& qualified_name, bool async_scri
 
 Node::FindFunction script_functions() {
   auto scripts = torch::jit::get_python_cu();
-  auto runner = std::make_shared<Function>(
-      "script", "(...)", [scripts](const CallContext& context) { run_script(*scripts, context); });
-  return [runner](std::string_view) { return runner; };
+  auto functions = std::make_shared<FunctionTable>(
+      [scripts](const CallContext& context) { run_script(*scripts, context); });
+  return [functions](std::string_view name) { return functions->find(name); };
 }
 
 void translate_current_exception() {

@@ -71,12 +71,41 @@ std::string read_token_file(const std::string& path) {
   return token;
 }
 
+void run_operator(const CallContext& context) {
+  agent::IncomingCall& call = *context.call();
+  std::vector<c10::IValue> stack;
+  try {
+    PayloadReader reader(call.payload());
+    const auto inside = reader.nest();
+    const std::size_t count = reader.tuple();
+    for (std::size_t i = 0; i < count; ++i) stack.push_back(read_ivalue(reader));
+    reader.finish();
+  } catch (const Error& error) {
+    call.fail(error);
+    return;
+  }
+  try {
+    auto results = tensor::run_operator(call.call().function, std::move(stack));
+    if (results.size() == 1) {
+      call.reply(write_result(nullptr, std::move(results.front())));
+    } else {
+      call.reply(
+          write_result(nullptr, c10::IValue(c10::ivalue::Tuple::create(std::move(results)))));
+    }
+  } catch (const Error& error) {
+    call.fail(error);
+  } catch (...) {
+    call.fail(remote_error(std::current_exception()));
+  }
+}
+
 }  // namespace
 
 Node::Machinery::Machinery(NodeOptions options)
     : options_(std::move(options)),
       fork_depth_(fork_depth()),
-      call_timeout_(options_.call_timeout) {}
+      call_timeout_(options_.call_timeout),
+      operator_functions_(run_operator) {}
 
 Node::Machinery::~Machinery() = default;
 
@@ -396,8 +425,7 @@ void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
       call->fail(Error(ErrorKind::Invalid, "'" + options_.name + "' serves no function named '" +
                                                std::string(call->call().function) + "'"));
       return;
-    case wire::TargetKind::Operator:
-      return run_operator(context);
+    case wire::TargetKind::Operator:  // always has a target
     case wire::TargetKind::Script:
     case wire::TargetKind::Python:
       call->fail(Error(ErrorKind::Refused,
@@ -408,37 +436,7 @@ void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
   }
 }
 
-void Node::Machinery::run_operator(const CallContext& context) {
-  const ServingCall serving(&context);
-  agent::IncomingCall& call = *context.call();
-  std::vector<c10::IValue> stack;
-  try {
-    PayloadReader reader(call.payload());
-    const auto inside = reader.nest();
-    const std::size_t count = reader.tuple();
-    for (std::size_t i = 0; i < count; ++i) stack.push_back(read_ivalue(reader));
-    reader.finish();
-  } catch (const Error& error) {
-    call.fail(error);
-    return;
-  }
-  try {
-    auto results = tensor::run_operator(call.call().function, std::move(stack));
-    if (results.size() == 1) {
-      call.reply(write_result(nullptr, std::move(results.front())));
-    } else {
-      call.reply(
-          write_result(nullptr, c10::IValue(c10::ivalue::Tuple::create(std::move(results)))));
-    }
-  } catch (const Error& error) {
-    call.fail(error);
-  } catch (...) {
-    call.fail(remote_error(std::current_exception()));
-  }
-}
-
 agent::Preparation Node::Machinery::prepare(const wire::ReceivedCall& call) const {
-  if (call.target == wire::TargetKind::Operator) return {};
   auto function = find(call.target, call.function);
   const bool brief = function && function->is_brief();
   return {std::move(function), brief};
@@ -446,6 +444,7 @@ agent::Preparation Node::Machinery::prepare(const wire::ReceivedCall& call) cons
 
 std::shared_ptr<Function> Node::Machinery::find(wire::TargetKind kind,
                                                 std::string_view name) const {
+  if (kind == wire::TargetKind::Operator) return operator_functions_.find(name);
   std::shared_lock lock(functions_mutex_);
   if (kind == wire::TargetKind::Function) {
     const auto found = functions_.find(name);

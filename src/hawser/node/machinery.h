@@ -14,6 +14,7 @@
 #include "hawser/agent/store_directory.h"
 #include "hawser/base/buffer_pool.h"
 #include "hawser/base/random.h"
+#include "hawser/node/function_table.h"
 #include "hawser/node/node.h"
 #include "hawser/tensor/operators.h"
 #include "hawser/transport/control_loop.h"
@@ -81,14 +82,7 @@ class Node::Machinery final : public agent::Workshop,
   agent::Preparation prepare(const wire::ReceivedCall& call) const override;
 
  private:
-  struct NameHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view name) const {
-      return std::hash<std::string_view>()(name);
-    }
-  };
-  using Functions =
-      std::unordered_map<std::string, std::shared_ptr<Function>, NameHash, std::equal_to<>>;
+  using Functions = std::map<std::string, std::shared_ptr<Function>, std::less<>>;
 
   std::shared_ptr<agent::WorldStore> open_store();
   std::vector<std::byte> secret();
@@ -99,7 +93,6 @@ class Node::Machinery final : public agent::Workshop,
   std::optional<agent::Departure::Members> await_members(Deadline deadline);
   bool pause(Duration duration, Deadline deadline);
   std::shared_ptr<Function> find(wire::TargetKind kind, std::string_view name) const;
-  void run_operator(const CallContext& context);
 
   NodeOptions options_;
   const std::uint64_t fork_depth_;
@@ -127,6 +120,7 @@ class Node::Machinery final : public agent::Workshop,
 
   mutable std::shared_mutex functions_mutex_;
   Functions functions_;
+  mutable FunctionTable operator_functions_;
   std::map<wire::TargetKind, std::shared_ptr<const FindFunction>> finders_;
 
   Guarded<Future<void>> dismissed_;  // valid once this node has asked to leave

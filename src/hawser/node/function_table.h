@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "hawser/base/guarded.h"
+#include "hawser/node/function.h"
+
+namespace hawser {
+
+// Functions that are known by their names alone and run by one that understands all of them:
+// operators, scripts, Python. Each gets an entry when it is first called, for what is learnt about
+// its duration. Thread-safe.
+class FunctionTable {
+ public:
+  explicit FunctionTable(Function::Invoke run) : run_(std::move(run)) {}
+
+  std::shared_ptr<Function> find(std::string_view name) {
+    auto known = known_.lock();
+    const auto found = known->find(name);
+    if (found != known->end()) return found->second;
+    auto made = std::make_shared<Function>(std::string(name), "(...)", run_);
+    if (known->size() < kMostKnown) known->emplace(name, made);
+    return made;
+  }
+
+ private:
+  static constexpr std::size_t kMostKnown = 10'000;  // callers choose the names
+  struct NameHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const {
+      return std::hash<std::string_view>()(name);
+    }
+  };
+
+  const Function::Invoke run_;
+  Guarded<std::unordered_map<std::string, std::shared_ptr<Function>, NameHash, std::equal_to<>>>
+      known_;
+};
+
+}  // namespace hawser

@@ -5,6 +5,7 @@
 
 #include "hawser/base/guarded.h"
 #include "hawser/base/log.h"
+#include "hawser/bindings/imports.h"
 #include "hawser/bindings/py_object.h"
 
 namespace hawser::bindings {
@@ -64,15 +65,11 @@ void pass_on_log() {
     std::swap(taken, *lines);
   }
   const auto report = [](const Line& line) {
-    static PyObject* const emit =
-        Object::taken(PyObject_GetAttrString(
-                          Object::taken(PyImport_ImportModule("hawser.logs")).get(), "emit"))
-            .release();
     const Object level = Object::taken(PyLong_FromLong(static_cast<long>(line.level)));
     const Object layer = text_of(line.layer);
     const Object text = text_of(line.text);
-    const Object done = Object::taken(
-        PyObject_CallFunctionObjArgs(emit, level.get(), layer.get(), text.get(), nullptr));
+    const Object done = Object::taken(PyObject_CallFunctionObjArgs(
+        imports().emit_log, level.get(), layer.get(), text.get(), nullptr));
   };
   try {
     for (const Line& line : taken.lines) report(line);

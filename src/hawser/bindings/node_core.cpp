@@ -5,6 +5,7 @@
 #include "hawser/base/log.h"
 #include "hawser/bindings/bind_node.h"
 #include "hawser/bindings/future.h"
+#include "hawser/bindings/imports.h"
 #include "hawser/bindings/logging.h"
 #include "hawser/bindings/target.h"
 #include "hawser/bindings/torch_bridge.h"
@@ -12,17 +13,6 @@
 
 namespace hawser::bindings {
 namespace {
-
-// An attribute of a module of the package, imported when first needed and kept.
-PyObject* imported(const char* module, const char* name) {
-  const Object found = Object::taken(PyImport_ImportModule(module));
-  return Object::taken(PyObject_GetAttrString(found.get(), name)).release();
-}
-
-PyObject* own_pickler() {
-  static PyObject* const pickler = imported("hawser.pickling", "default_pickler");
-  return pickler;
-}
 
 Object as_text(const std::string& text) {
   return Object::taken(
@@ -59,10 +49,10 @@ Object take_raised() {
 }
 
 Raised describe(const NodeCore& core, PyObject* exception) {
-  static PyObject* const usual = imported("hawser.errors", "describe_exception");
   PyObject* const hook = const_cast<NodeCore&>(core).hooks().describe_exception.get();
   try {
-    const Object described = Object::taken(PyObject_CallOneArg(hook ? hook : usual, exception));
+    const Object described =
+        Object::taken(PyObject_CallOneArg(hook ? hook : imports().describe_exception, exception));
     PyObject *type = nullptr, *message = nullptr, *traceback = nullptr, *pickled = nullptr;
     if (!PyArg_ParseTuple(described.get(), "UUUO", &type, &message, &traceback, &pickled)) {
       throw PythonErrorSet{};
@@ -168,11 +158,6 @@ void reply_with(NodeCore& core, const CallContext& context, Object result) {
   }
 }
 
-Object coroutine_runner() {
-  static PyObject* const runner = imported("hawser.coroutines", "run");
-  return Object::shared(runner);
-}
-
 // `served`: under a name of its own; null for a call that names the Python function.
 void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
                 const CallContext& context) {
@@ -195,8 +180,8 @@ void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
     }
     if (PyCoro_CheckExact(result.get())) {
       const Object info = Object::taken(call_info(context));
-      const Object future = Object::taken(PyObject_CallFunctionObjArgs(
-          coroutine_runner().get(), result.get(), info.get(), nullptr));
+      const Object future = Object::taken(
+          PyObject_CallFunctionObjArgs(imports().run_coroutine, result.get(), info.get(), nullptr));
       return reply_when_done(core, context, future.get());
     }
     call = Arguments();  // a tensor that is handed straight back then has one owner
@@ -230,15 +215,15 @@ void close_all_nodes() {
 
 std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hooks hooks) {
   std::shared_ptr<NodeCore> core(new NodeCore(trust, std::move(hooks)));
-  auto functions = std::make_shared<FunctionTable>(
-      [weak = std::weak_ptr(core)](const CallContext& context) {
+  auto functions =
+      std::make_shared<FunctionTable>([weak = std::weak_ptr(core)](const CallContext& context) {
         if (const auto alive = weak.lock()) return run_python(alive, nullptr, context);
         throw Error(ErrorKind::Invalid, "the node is closed");
       });
   Node::FindFunction scripts;
   {
     const WithGil gil;
-    own_pickler();  // imports; not on a thread of the node
+    imports();
     log_to_python();
     scripts = script_functions();
   }
@@ -268,7 +253,9 @@ NodeCore::~NodeCore() {
 }
 
 Picklers NodeCore::picklers() const {
-  return {.own = own_pickler(), .custom = hooks_.pickler.get(), .may_read = trust_ == Trust::Full};
+  return {.own = imports().default_pickler,
+          .custom = hooks_.pickler.get(),
+          .may_read = trust_ == Trust::Full};
 }
 
 WrittenCall NodeCore::write_call(PyObject* function, PyObject* args, PyObject* kwargs) const {
@@ -312,7 +299,6 @@ void NodeCore::serve(std::string name, PyObject* function) {
 }
 
 Object NodeCore::exception_for(const Error& error, wire::ReceivedPayload& payload) const {
-  static PyObject* const usual = imported("hawser.errors", "make_exception");
   const ErrorDetails& known = error.details();
   const Object details = Object::taken(PyDict_New());
   if (!known.node.empty()) set_item(details, "node", as_text(known.node));
@@ -337,8 +323,8 @@ Object NodeCore::exception_for(const Error& error, wire::ReceivedPayload& payloa
   const Object kind = as_text(std::string(to_string(error.kind())));
   const Object message = as_text(error.message());
   PyObject* const hook = hooks_.make_exception.get();
-  return Object::taken(PyObject_CallFunctionObjArgs(hook ? hook : usual, kind.get(), message.get(),
-                                                    details.get(), nullptr));
+  return Object::taken(PyObject_CallFunctionObjArgs(
+      hook ? hook : imports().make_exception, kind.get(), message.get(), details.get(), nullptr));
 }
 
 // ------------------------------------------------------------------------------- PendingCall
@@ -363,13 +349,7 @@ Object PendingCall::read() {
 
 bool wait_interruptibly(Scheduler& scheduler, Event& event, Deadline deadline) {
   constexpr Duration kBetweenLooks = std::chrono::milliseconds(50);
-  static const unsigned long main_thread = [] {
-    const Object threading = Object::taken(PyImport_ImportModule("threading"));
-    const Object main = Object::taken(PyObject_CallMethod(threading.get(), "main_thread", nullptr));
-    const Object ident = Object::taken(PyObject_GetAttrString(main.get(), "ident"));
-    return PyLong_AsUnsignedLong(ident.get());
-  }();
-  const bool sees_signals = PyThread_get_thread_ident() == main_thread;
+  const bool sees_signals = PyThread_get_thread_ident() == imports().main_thread;
   for (;;) {
     const Deadline next =
         sees_signals ? std::min(deadline, Deadline::after(SteadyClock(), kBetweenLooks)) : deadline;
@@ -391,10 +371,9 @@ void set_python_error(const NodeCore* core) {
   } catch (const Error& error) {
     try {
       wire::ReceivedPayload nothing;
-      static PyObject* const usual = imported("hawser.errors", "make_exception");
       const Object exception =
           core ? core->exception_for(error, nothing)
-               : Object::taken(PyObject_CallFunction(usual, "sO{}",
+               : Object::taken(PyObject_CallFunction(imports().make_exception, "sO{}",
                                                      std::string(to_string(error.kind())).c_str(),
                                                      as_text(error.message()).get()));
       PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.get())), exception.get());

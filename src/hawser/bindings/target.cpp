@@ -3,6 +3,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "hawser/bindings/imports.h"
+
 namespace hawser::bindings {
 namespace {
 
@@ -20,11 +22,6 @@ std::optional<std::string> text_of(PyObject* object, const char* attribute) {
   const char* const text = PyUnicode_AsUTF8AndSize(value.get(), &size);
   if (!text) throw PythonErrorSet{};
   return std::string(text, static_cast<std::size_t>(size));
-}
-
-Object attribute_of_module(const char* module, const char* name) {
-  const Object imported = Object::taken(PyImport_ImportModule(module));
-  return Object::taken(PyObject_GetAttrString(imported.get(), name));
 }
 
 Object module_named(const std::string& name) {
@@ -63,9 +60,6 @@ bool found_by_name(PyObject* function, const std::string& module, const std::str
 }
 
 std::optional<Target> as_script(PyObject* function) {
-  static PyObject* const script = attribute_of_module("torch.jit", "ScriptFunction").release();
-  static PyObject* const qualified =
-      attribute_of_module("torch._jit_internal", "_qualified_name").release();
   Target target{.kind = wire::TargetKind::Script, .name = {}, .async_script = false};
   Object wrapped = Object::shared(function);
   if (PyObject* const inner = PyObject_GetAttrString(function, "_wrapped_async_rpc_function")) {
@@ -74,10 +68,10 @@ std::optional<Target> as_script(PyObject* function) {
   } else {
     PyErr_Clear();
   }
-  const int is_script = PyObject_IsInstance(wrapped.get(), script);
+  const int is_script = PyObject_IsInstance(wrapped.get(), imports().script_function);
   if (is_script < 0) throw PythonErrorSet{};
   if (is_script == 0) return std::nullopt;
-  const Object name = Object::taken(PyObject_CallOneArg(qualified, wrapped.get()));
+  const Object name = Object::taken(PyObject_CallOneArg(imports().qualified_name, wrapped.get()));
   const char* const text = PyUnicode_AsUTF8(name.get());
   if (!text) throw PythonErrorSet{};
   target.name = text;
@@ -85,9 +79,7 @@ std::optional<Target> as_script(PyObject* function) {
 }
 
 std::optional<Target> as_operator(PyObject* function) {
-  static PyObject* const find =
-      attribute_of_module("torch.jit._builtins", "_find_builtin").release();
-  const Object name = Object::taken(PyObject_CallOneArg(find, function));
+  const Object name = Object::taken(PyObject_CallOneArg(imports().find_builtin, function));
   if (name.get() == Py_None) return std::nullopt;
   const char* const text = PyUnicode_AsUTF8(name.get());
   if (!text) throw PythonErrorSet{};

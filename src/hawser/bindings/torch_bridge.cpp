@@ -82,6 +82,11 @@ std::string full_name(const c10::FunctionSchema& schema) {
 }
 
 void run_interpreted(std::string_view name, const CallContext& context) {
+  // A peer that may run operators may not therefore write files.
+  if (!name.starts_with("aten::") || name.starts_with("aten::save")) {
+    throw detail::BadRequest{
+        Error(ErrorKind::Refused, std::string(name) + " cannot be called by another node")};
+  }
   const auto symbol = c10::Symbol::fromQualString(std::string(name.substr(0, name.find('.'))));
   for (const auto& candidate : torch::jit::getAllOperatorsFor(symbol)) {
     if (full_name(candidate->schema()) != name) continue;
@@ -122,8 +127,8 @@ void run_script(torch::jit::CompilationUnit& scripts, const CallContext& context
   answer_when_done(context, std::move(future));
 }
 
-// Those of the dispatcher first: tensors are what calls are about. Remembered, under the interpreter
-// lock; what torch calls by its own names is registered when it is imported.
+// Those of the dispatcher first: tensors are what calls are about. Remembered, under the
+// interpreter lock; what torch calls by its own names is registered when it is imported.
 const std::vector<std::shared_ptr<torch::jit::Operator>>& overloads(const std::string& name) {
   static auto* const known =
       new std::unordered_map<std::string, std::vector<std::shared_ptr<torch::jit::Operator>>>;

@@ -191,7 +191,7 @@ function(hawser_python_tests)
         COMMAND ${Python_EXECUTABLE} -B -m pytest -q -p no:cacheprovider "${file}")
       # They kill, time and count real processes: not beside other tests.
       set_tests_properties(${suite}.${stem} PROPERTIES TIMEOUT 300 LABELS ${suite} RUN_SERIAL ON
-        ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python")
+        ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python;HAWSER_EXAMPLES=${PROJECT_BINARY_DIR}/examples")
     endforeach()
   endforeach()
 

@@ -50,6 +50,7 @@ fi
 if ((${#python[@]})); then
   check "ruff check" ruff check --quiet "${python[@]}"
   check "ruff format (make format mends it)" ruff format --quiet --check "${python[@]}"
+  check "mypy" mypy --no-error-summary # over the package, as pyproject.toml says; needs no build
 fi
 if ((${#shell[@]})) && command -v shellcheck >/dev/null; then
   check "shellcheck" shellcheck "${shell[@]}"

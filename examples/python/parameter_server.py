@@ -44,8 +44,10 @@ class Server:
 
 def serve(trainers: int, world_size: int) -> None:
     server = Server(trainers, rate=0.3)
-    with hawser.Node("server", RENDEZVOUS, rank=0, world_size=world_size) as node:
-        node.serve(server.push, "push")
+    with hawser.Node(
+        "server", RENDEZVOUS, rank=0, world_size=world_size, functions={"push": server.push}
+    ):
+        pass
 
 
 def train(rank: int, world_size: int, steps: int) -> None:

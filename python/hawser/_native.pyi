@@ -14,7 +14,7 @@ class Pickler(Protocol):
     def serialize(self, obj: Any) -> tuple[bytes, list[torch.Tensor]]: ...
     def deserialize(self, data: bytes, tensors: list[torch.Tensor]) -> Any: ...
 
-class Future(torch._C.Future):
+class Future(torch._C.Future[Any]):
     """The result of a call. A torch future whose `wait` looks after the network meanwhile.
 
     `then`, `add_done_callback`, `done` and `value` are those of torch; callbacks run on a thread of
@@ -57,6 +57,7 @@ class Node:
         tls: dict[str, str] | None = None,
         spin_us: float = 50.0,
         lost_after: float = 10.0,
+        functions: dict[str, Callable[..., Any]] = {},
         describe_exception: Callable[[BaseException], tuple[str, str, str, bytes | None]]
         | None = None,
         make_exception: Callable[[str, str, dict[str, Any]], BaseException] | None = None,

@@ -70,7 +70,7 @@ def install() -> None:
     for name in _SUBMODULES:
         _replace(f"torch.distributed.rpc.{name}", importlib.import_module(f"hawser.rpc.{name}"))
     _replace("torch._C._distributed_rpc", importlib.import_module("hawser.rpc._c_api"))
-    _replace("torch._C._distributed_rpc_testing", hawser.rpc._testing)
+    _replace("torch._C._distributed_rpc_testing", importlib.import_module("hawser.rpc._testing"))
     _rebind_earlier_copies(hawser.rpc)
     for kind, reducer in reducers.items():
         hawser.rpc.internal._internal_rpc_pickler._register_reducer(kind, reducer)
@@ -87,7 +87,7 @@ def _rebind_earlier_copies(rpc: Any) -> None:
     for module, name, ours in _EARLIER_COPIES:
         if module in sys.modules:
             setattr(sys.modules[module], name, getattr(rpc, ours) if ours else rpc)
-    remote_module = sys.modules.get("torch.distributed.nn.api.remote_module")
+    remote_module: Any = sys.modules.get("torch.distributed.nn.api.remote_module")
     if remote_module is not None:
         remote_module._internal_rpc_pickler = rpc.internal._internal_rpc_pickler
 

@@ -60,7 +60,7 @@ class _ByValue:
         return self._function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        import cloudpickle  # only who sends code needs it
+        import cloudpickle  # type: ignore[import-untyped]  # only who sends code needs it
 
         return _ByValue._rebuild, (cloudpickle.dumps(self._function),)
 
@@ -85,7 +85,8 @@ class Node:
     """A member of a world: serves functions and calls those of others.
 
     `rendezvous` is where the members meet: `tcp://host:port`, `file:///path` or `env://`; or pass a
-    torch.distributed store. With `rank` and `world_size` the world has fixed members; without them
+    torch.distributed store. `functions` are served from the start, by their names or as a dict of
+    name to function; `serve` adds more. With `rank` and `world_size` the world has fixed members; without them
     nodes join and leave at any time. Times are in seconds; 0 is without limit.
 
     Use it as a context manager: leaving it waits for the other members (`shutdown`), or closes it at
@@ -97,6 +98,7 @@ class Node:
         name: str,
         rendezvous: str = "",
         *,
+        functions: Sequence[Callable[..., Any]] | dict[str, Callable[..., Any]] = (),
         store: Store | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -135,6 +137,9 @@ class Node:
             tls=tls,
             spin_us=spin_us,
             lost_after=lost_after,
+            functions=dict(functions)
+            if isinstance(functions, dict)
+            else {function.__name__: function for function in functions},
         )
         _open_nodes.append(self)
 

@@ -17,7 +17,7 @@ import torch
 _COUNT_BYTES = 4  # before the pickle: how many of the tensors, the last ones, are buffers of it
 _SMALLEST_BUFFER = 16 * 1024  # smaller ones are copied into the pickle
 
-Reducer = Callable[[Any], tuple[Any, ...]]
+Reducer = Callable[[Any], str | tuple[Any, ...]]
 
 
 class _Writer(pickle.Pickler):
@@ -54,7 +54,7 @@ class Pickler:
     """Hawser's own. Classes can be given reducers of their own; everything else is as in pickle."""
 
     def __init__(self) -> None:
-        self._reducers: dict[type, Reducer] = copyreg.dispatch_table.copy()
+        self._reducers: dict[type, Reducer] = dict(copyreg.dispatch_table)
 
     def register_reducer(self, cls: type, reduce: Reducer) -> None:
         """`reduce(obj)` returns what `__reduce__` would."""

@@ -162,11 +162,8 @@ def remaining_time() -> float | None:
 
 
 def _serve(path: str, name: str, options: dict[str, Any]) -> None:
-    node = hawser.Node(name, f"file://{path}", **options)
-    node.serve(lambda a, b: a + b, "add")
-    node.serve(echo)
-    node.serve(hold_gil)
-    node.serve(raise_it)
+    functions = {"add": lambda a, b: a + b, "echo": echo}
+    node = hawser.Node(name, f"file://{path}", functions=functions, **options)
     signal.sigwait({signal.SIGTERM})
     node.close()
 

@@ -34,6 +34,7 @@ def test_torch_operators_and_scripts(node: hawser.Node) -> None:
     ones = torch.ones(2)
     assert torch.equal(node.run("peer", torch.add, ones, 2), ones + 2)
     assert torch.equal(node.run("peer", torch.add, ones, ones, alpha=3), ones * 4)
+    assert torch.equal(node.run("peer", "aten::add", ones, 2), ones + 2)
     assert torch.equal(node.run("peer", peers.scaled, ones), ones * 2)
     assert torch.equal(node.run("peer", peers.scaled, ones, factor=0.5), ones / 2)
     with pytest.raises(RuntimeError, match="schema"):

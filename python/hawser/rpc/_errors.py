@@ -128,11 +128,12 @@ def not_rebuilt(failure: BaseException, report: str) -> RuntimeError:
 def _arrived(original: object, text: str) -> BaseException:
     """The exception as it is raised here."""
     # Never SystemExit or KeyboardInterrupt: those end this process, and it was the other's.
-    if not isinstance(original, Exception) or type(original) in (Exception, RuntimeError):
+    kind: type = type(original)
+    if not isinstance(original, Exception) or kind in (Exception, RuntimeError):
         return RuntimeError(text)
-    if type(original) in (ValueError, TypeError):
-        return type(original)(text)
-    worn = _worn(type(original))
+    if kind in (ValueError, TypeError):
+        return kind(text)
+    worn = _worn(kind)
     if worn is None:
         return RuntimeError(text)
     try:
@@ -153,7 +154,8 @@ def _builtin_base(kind: type) -> type:
 
 def _fields(error: BaseException) -> tuple[Any, ...]:
     """What its built-in base was given."""
-    return _builtin_base(type(error)).__reduce__(error)[1]  # type: ignore[return-value]
+    builtin: Any = _builtin_base(type(error))
+    return builtin.__reduce__(error)[1]
 
 
 def _filled(kind: type, fields: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
@@ -177,8 +179,9 @@ def _worn(kind: type[Exception]) -> type[Exception] | None:
         # Passed on to a third node, it is again what it was at first.
         "__reduce__": lambda self: (_original, (kind, _fields(self), _state(self))),
     }
+    metaclass: Any = type(kind)
     try:
-        return type(kind)(kind.__name__, bases, body)
+        return metaclass(kind.__name__, bases, body)
     except Exception:  # the class does not want to be derived from
         return None
 

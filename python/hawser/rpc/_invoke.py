@@ -17,7 +17,7 @@ def _limit(rpcTimeoutSeconds: float) -> float | None:
 
 def _invoke_rpc_builtin(
     dst: WorkerInfo, opName: str, rpcTimeoutSeconds: float, *args: Any, **kwargs: Any
-) -> torch._C.Future:
+) -> torch._C.Future[Any]:
     node = _get_current_rpc_agent()._node
     return node.start(dst.name, opName, args, kwargs, _limit(rpcTimeoutSeconds))
 
@@ -28,7 +28,7 @@ def _invoke_rpc_python_udf(
     tensors: list[torch.Tensor],
     rpcTimeoutSeconds: float,
     isAsyncExecution: bool,
-) -> torch._C.Future:
+) -> torch._C.Future[Any]:
     from .internal import deserialize
 
     udf = deserialize(pickledPythonUDF, tensors)
@@ -43,7 +43,7 @@ def _invoke_rpc_torchscript(
     kwargsDict: dict[str, Any],
     rpcTimeoutSeconds: float,
     isAsyncExecution: bool,
-) -> torch._C.Future:
+) -> torch._C.Future[Any]:
     function = torch.jit._state._python_cu.find_function(qualifiedNameStr)
     if function is None:
         raise RuntimeError(f"there is no script function {qualifiedNameStr}")

@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 import torch
 from torch.futures import Future
@@ -59,7 +59,7 @@ from .internal import (
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 T = TypeVar("T")
-GenericWithOneTypeVar = Generic[T]
+GenericWithOneTypeVar = cast(Any, Generic)[T]
 
 # Part of this module's surface, though not used here.
 _SURFACE = (
@@ -264,7 +264,8 @@ _thread_local_var = threading.local()
 def _wait_all() -> Iterator[None]:
     """Waits at the end for every rpc_async that this thread has made inside."""
     outer = getattr(_thread_local_var, "future_list", None)
-    _thread_local_var.future_list = futures = []
+    futures: list[Future[Any]] = []
+    _thread_local_var.future_list = futures
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import enum
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -47,6 +47,7 @@ def _backend_type_repr(self: enum.Enum) -> str:
 
 
 class BackendType(enum.Enum):
+    _value_: BackendValue
     __doc__ = _backend_type_doc
     __repr__ = _backend_type_repr
 
@@ -70,7 +71,7 @@ def register_backend(
         raise RuntimeError(f"RPC backend {backend_name}: already registered")
     value = BackendValue(construct_rpc_backend_options_handler, init_backend_handler)
     # The enum itself grows, so that whoever has imported it has all members.
-    member = object.__new__(BackendType)
+    member: Any = object.__new__(BackendType)  # has fields that only enum itself knows
     member._name_ = backend_name
     member._value_ = value
     member._sort_order_ = len(BackendType._member_names_)
@@ -270,15 +271,17 @@ def _tensorpipe_exchange_and_check_all_device_maps(
 
 # --- worlds of fixed size ---
 
+_Agent = TypeVar("_Agent", bound=TensorPipeAgent)
+
 
 def _start_static(
-    agent_class: type[TensorPipeAgent],
+    agent_class: type[_Agent],
     store: Store,
     name: str,
     rank: int,
     world_size: int,
     options: Any,
-) -> TensorPipeAgent:
+) -> _Agent:
     """Returns when the agents of all members are current, so that any of them can be called."""
     WorkerInfo(name, rank)  # raises for a bad name before anybody sees it
     if options.device_maps or options.devices:
@@ -334,8 +337,8 @@ def _await_all_current(agent: TensorPipeAgent, store: Store, world_size: int) ->
 
 
 def _start_dynamic(
-    agent_class: type[TensorPipeAgent], store: Store, name: str, rank: int, options: Any
-) -> TensorPipeAgent:
+    agent_class: type[_Agent], store: Store, name: str, rank: int, options: Any
+) -> _Agent:
     """Joins the members that are there."""
     WorkerInfo(name, rank)
     with _group_membership_management(store, name, True):

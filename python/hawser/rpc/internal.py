@@ -9,7 +9,7 @@ import io
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
@@ -26,7 +26,7 @@ _thread_local_tensor_tables = threading.local()
 _pickler = pickle.Pickler
 _unpickler = pickle.Unpickler
 
-Reducer = Callable[[Any], tuple[Any, ...]]
+Reducer = pickling.Reducer
 
 
 class RPCExecMode(Enum):
@@ -60,7 +60,7 @@ class _InternalRPCPickler:
     """Writes an object as bytes and a list of tensors. Thread-safe; may be used while in use."""
 
     def __init__(self) -> None:
-        self._dispatch_table: dict[type, Reducer] = dict(copyreg.dispatch_table)  # type: ignore[arg-type]
+        self._dispatch_table: dict[type, Reducer] = dict(copyreg.dispatch_table)
         self._dispatch_table[torch.Tensor] = self._tensor_reducer
         self._class_reducer_dict: dict[type, Reducer] = {}
 
@@ -220,7 +220,7 @@ def _start_record_function(
     """An event of the autograd profiler that has begun; whoever asked for it ends it."""
     if not torch.autograd._profiler_enabled():
         raise AssertionError("Autograd profiler should be enabled.")
-    event = torch.autograd._RecordFunction()
+    event = torch.autograd._RecordFunction()  # type: ignore[attr-defined]
     key = _build_rpc_profiling_key(exec_type, func_name, current_worker_name, dest_worker_name)
-    torch.autograd._run_before_callbacks(event, key)
+    torch.autograd._run_before_callbacks(event, key)  # type: ignore[attr-defined]
     return event

@@ -189,7 +189,8 @@ std::shared_ptr<NodeCore> start_node(
     const std::vector<std::string>& interfaces, std::uint16_t port,
     const std::string& advertised_host, const std::string& token, const std::string& token_file,
     const std::optional<std::map<std::string, std::string>>& tls, double spin_us, double lost_after,
-    const py::object& describe_exception, const py::object& make_exception) {
+    const std::map<std::string, py::function>& functions, const py::object& describe_exception,
+    const py::object& make_exception) {
   return guarded(nullptr, [&] {
     NodeOptions options;
     options.name = name;
@@ -238,10 +239,14 @@ std::shared_ptr<NodeCore> start_node(
     NodeCore::Hooks hooks;
     hooks.describe_exception = hook_of(describe_exception);
     hooks.make_exception = hook_of(make_exception);
+    NodeCore::Served served;
+    for (const auto& [served_name, function] : functions) {
+      served.emplace_back(served_name, AnywhereObject(Object::shared(function.ptr())));
+    }
     const WithoutGil no_gil;
     return NodeCore::start(std::move(options),
                            trust == "full" ? NodeCore::Trust::Full : NodeCore::Trust::Functions,
-                           std::move(hooks));
+                           std::move(hooks), std::move(served));
   });
 }
 
@@ -377,6 +382,7 @@ void bind_node(py::module_& module) {
            py::arg("interfaces") = std::vector<std::string>(), py::arg("port") = 0,
            py::arg("advertised_host") = "", py::arg("token") = "", py::arg("token_file") = "",
            py::arg("tls") = py::none(), py::arg("spin_us") = 50.0, py::arg("lost_after") = 10.0,
+           py::arg("functions") = std::map<std::string, py::function>(),
            py::arg("describe_exception") = py::none(), py::arg("make_exception") = py::none())
       .def_property_readonly("name", [](NodeCore& core) { return core.node().name(); })
       .def_property_readonly("closed", [](NodeCore& core) { return core.node().closed(); })

@@ -213,7 +213,8 @@ void close_all_nodes() {
   }
 }
 
-std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hooks hooks) {
+std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hooks hooks,
+                                          Served served) {
   std::shared_ptr<NodeCore> core(new NodeCore(trust, std::move(hooks)));
   auto functions =
       std::make_shared<FunctionTable>([weak = std::weak_ptr(core)](const CallContext& context) {
@@ -226,6 +227,9 @@ std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hook
     imports();
     log_to_python();
     scripts = script_functions();
+  }
+  for (auto& [name, function] : served) {
+    options.functions.push_back(core->served_function(std::move(name), std::move(function)));
   }
   core->node_ = std::make_unique<Node>(std::move(options));
   core->node_->run_calls_to(wire::TargetKind::Script, std::move(scripts));
@@ -289,13 +293,18 @@ WrittenCall NodeCore::write_call(PyObject* function, PyObject* args, PyObject* k
   return {target.kind, target.name, write_pickled(whole.get(), picklers)};
 }
 
+std::shared_ptr<Function> NodeCore::served_function(std::string name, AnywhereObject function) {
+  auto kept = std::make_shared<AnywhereObject>(std::move(function));
+  return std::make_shared<Function>(std::move(name), "(...)",
+                                    [core = weak_from_this(), kept](const CallContext& context) {
+                                      if (const auto alive = core.lock())
+                                        return run_python(alive, kept->get(), context);
+                                      throw Error(ErrorKind::Invalid, "the node is closed");
+                                    });
+}
+
 void NodeCore::serve(std::string name, PyObject* function) {
-  auto kept = std::make_shared<AnywhereObject>(Object::shared(function));
-  node_->serve_function(std::make_shared<Function>(
-      std::move(name), "(...)", [core = weak_from_this(), kept](const CallContext& context) {
-        if (const auto alive = core.lock()) return run_python(alive, kept->get(), context);
-        throw Error(ErrorKind::Invalid, "the node is closed");
-      }));
+  node_->serve_function(served_function(std::move(name), AnywhereObject(Object::shared(function))));
 }
 
 Object NodeCore::exception_for(const Error& error, wire::ReceivedPayload& payload) const {

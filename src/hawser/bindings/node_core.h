@@ -23,7 +23,9 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
     AnywhereObject describe_exception;  // null: that of hawser.errors
     AnywhereObject make_exception;
   };
-  static std::shared_ptr<NodeCore> start(NodeOptions options, Trust trust, Hooks hooks);
+  using Served = std::vector<std::pair<std::string, AnywhereObject>>;  // from the start
+  static std::shared_ptr<NodeCore> start(NodeOptions options, Trust trust, Hooks hooks,
+                                         Served served);
   ~NodeCore();
   NodeCore(const NodeCore&) = delete;
 
@@ -43,6 +45,7 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
   Object exception_for(const Error& error, wire::ReceivedPayload& payload) const;
 
  private:
+  std::shared_ptr<Function> served_function(std::string name, AnywhereObject function);
   NodeCore(Trust trust, Hooks hooks) : trust_(trust), hooks_(std::move(hooks)) {}
 
   const Trust trust_;

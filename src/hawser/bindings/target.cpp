@@ -120,6 +120,7 @@ const Target& target_of(PyObject* function) {
     passing = {.kind = wire::TargetKind::Function,
                .name = std::string(text, static_cast<std::size_t>(size)),
                .async_script = false};
+    if (passing.name.find("::") != std::string::npos) passing.kind = wire::TargetKind::Operator;
     return passing;
   }
   Target target = judge(function);

@@ -20,8 +20,8 @@ struct Target {
 // A Python function that cannot be found by its name: it travels with its arguments.
 inline constexpr std::string_view kByValue = ":";
 
-// A str is the name of a function that the callee serves. What a function object means is
-// remembered as long as the process lives.
+// A str is the name of a function that the callee serves, or of an operator if it has "::" in it.
+// What a function object means is remembered as long as the process lives.
 const Target& target_of(PyObject* function);
 
 // The Python function of that name here, imported if need be. Looked up each time, so that a

@@ -200,6 +200,7 @@ void Node::Machinery::start(Node& node) {
   check_options(options_);
   directory_ = std::make_unique<agent::StoreDirectory>(open_store());
   check_options(options_);  // env:// may have filled in rank and world size
+  for (auto& function : std::exchange(options_.functions, {})) add(std::move(function));
   transport::Identity identity;
   identity.name = options_.name;
   identity.world = directory_->agree_on_world(random_);

@@ -18,6 +18,8 @@ namespace hawser {
 using agent::FailureDetectorOptions;
 using transport::tcp::TlsOptions;
 
+class Function;  // node/function.h
+
 // A call without a time limit.
 inline constexpr Duration kForever = Duration::max();
 
@@ -37,6 +39,10 @@ struct NodeOptions {
   // Rank 0 hosts a tcp:// rendezvous.
   std::optional<std::uint32_t> rank{};
   std::optional<std::uint32_t> world_size{};
+
+  // Served from the start: made by make_function(). What serve() adds later may be called too
+  // early.
+  std::vector<std::shared_ptr<Function>> functions{};
 
   // Of a call that gives no other.
   Duration call_timeout = std::chrono::seconds(60);

@@ -7,13 +7,25 @@ itself: most processes never need torch, and pay nothing.
 import os
 import sys
 
+TYPE_CHECKING = False  # that of typing, without the import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _AfterTorch:
     """Finds torch as the other finders do, and has hawser installed when it has been loaded."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self,
+        name: str,
+        path: "Sequence[str] | None" = None,
+        target: "ModuleType | None" = None,
+    ) -> "ModuleSpec | None":
         if name != "torch":
             return None
         for finder in sys.meta_path:
@@ -27,10 +39,10 @@ class _AfterTorch:
             self._then_install(spec.loader)
         return spec
 
-    def _then_install(self, loader):
+    def _then_install(self, loader: "Any") -> None:
         load = loader.exec_module
 
-        def load_and_install(module):
+        def load_and_install(module: "ModuleType") -> None:
             load(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
@@ -39,7 +51,7 @@ class _AfterTorch:
         loader.exec_module = load_and_install
 
 
-def _install():
+def _install() -> None:
     try:
         import hawser.dropin
     except ModuleNotFoundError as error:
@@ -50,7 +62,7 @@ def _install():
     hawser.dropin.install()
 
 
-def _run_the_other_sitecustomize():
+def _run_the_other_sitecustomize() -> None:
     """The one that this file hides, if there is one."""
     others = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
     for finder in sys.meta_path:

@@ -1,0 +1,3 @@
+"""What this build was made against. The build generates the module; a checkout has only this."""
+
+TORCH_VERSION: str

@@ -41,7 +41,8 @@ struct TellLost {
   Party party;
   bool operator==(const TellLost&) const = default;
 };
-// The value has no holders any more. Its destructor runs without locks.
+// The value has no holders any more, or the function that makes it works for nobody. Once for each
+// value that was made or whose creation was accepted. Its destructor runs without locks.
 struct DropValue {
   RefId ref;
   bool operator==(const DropValue&) const = default;

@@ -122,7 +122,8 @@ void Courier::collect(TimePoint now, Actions& out) {
       out.push_back(Send{{named->first, channel.incarnation}, std::move(message)});
     }
     if (std::exchange(channel.owes_ack, false)) {
-      out.push_back(Send{{named->first, channel.incarnation}, {channel.expected, channel.end(), {}}});
+      out.push_back(
+          Send{{named->first, channel.incarnation}, {channel.expected, channel.end(), {}}});
     }
   }
 }

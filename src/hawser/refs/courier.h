@@ -63,13 +63,13 @@ class Courier {
   // Never erased, so that there can be pointers to it; one for each node, of its latest life.
   struct Channel {
     Incarnation incarnation{};
-    std::deque<Record> kept{};   // not acknowledged; the first has the number `first`
+    std::deque<Record> kept{};  // not acknowledged; the first has the number `first`
     std::uint64_t first = 1;
     std::uint64_t unsent = 1;    // number of the first that is not on its way
     std::uint64_t expected = 1;  // of the other's records
     bool owes_ack = false;
-    bool touched = false;        // since the last collect()
-    Duration pause{};            // until the next attempt
+    bool touched = false;  // since the last collect()
+    Duration pause{};      // until the next attempt
     Deadline retry{};
 
     std::uint64_t end() const { return first + kept.size(); }

@@ -3,12 +3,14 @@
 #include "hawser/base/fault.h"
 
 // The deliberate faults of this layer: ways to be wrong that tests/sim_refs must find. They share
-// the switches of base/fault.h and use its upper half.
+// the switches of base/fault.h, from bit 14 on.
 #ifdef HAWSER_DELIBERATE_FAULTS
 
 namespace hawser::testing {
 
 enum RefFault : std::uint32_t {
+  kForgetUnpin = 1u << 14,        // a ticket that has left holds its giver for ever
+  kForgetSpent = 1u << 15,        // a fork that was dropped before it was told of is listed again
   kSkipPin = 1u << 16,            // a ticket that is on its way does not hold its giver
   kForgetShare = 1u << 17,        // the owner is not told of a ticket that has left
   kForgetHolder = 1u << 18,       // a claim is confirmed and not written down

@@ -100,7 +100,7 @@ void OwnerLedger::let_go(const RefId& ref, TimePoint now) {
 std::optional<wire::ReferenceTicket> OwnerLedger::grant(const RefId& ref, std::string_view child,
                                                         std::string type) {
   Owned* owned = find(ref);
-  if (!owned) return std::nullopt;
+  if (!owned || owned->stage == Stage::Abandoned) return std::nullopt;
   const ForkId fork = desk_.new_id<ForkId>();
   owned->forks[fork] = {&desk_.roster.of(child), Incarnation{}, false, true};
   in_hand_.emplace(fork, ref);
@@ -123,11 +123,12 @@ bool OwnerLedger::settled(const ForkId& fork, std::optional<Incarnation> sent_to
   if (at == refs_.end()) return true;
   const auto held = at->second.forks.find(fork);
   if (held == at->second.forks.end() || held->second.claimed) return true;
-  if (!sent_to || held->second.holder->is_over(*sent_to)) {
+  const Incarnation receiver = held->second.holder->resolve(sent_to);
+  if (receiver == Incarnation{}) {
     at->second.forks.erase(held);
     drop_if_unheld(at, now);
   } else {
-    held->second.incarnation = *sent_to;
+    held->second.incarnation = receiver;
     ask_later(ref, fork, now);
   }
   return true;
@@ -180,7 +181,7 @@ void OwnerLedger::on(const Party&, const Share& share, TimePoint now) {
 }
 
 // A fork that was never claimed is its creator's, and overtook the creation.
-void OwnerLedger::on(const Party&, const Drop& drop, TimePoint now) {
+void OwnerLedger::on(const Party& from, const Drop& drop, TimePoint now) {
   const auto at = refs_.find(drop.ref);
   if (at == refs_.end()) {
     if (HAWSER_FAULT(kForgetEarlyDrop)) return;
@@ -196,17 +197,19 @@ void OwnerLedger::on(const Party&, const Drop& drop, TimePoint now) {
     dead_forks_.bury(drop.fork, now);
     return abandon(at);
   }
+  if (held->second.holder->name != from.name) return;  // not the speaker's to drop
   // Its giver will speak of it yet, and must not bring it back to life.
-  if (!held->second.told) dead_forks_.bury(drop.fork, now);
+  if (!held->second.told && !HAWSER_FAULT(kForgetSpent)) dead_forks_.bury(drop.fork, now);
   owned.forks.erase(held);
   drop_if_unheld(at, now);
 }
 
-void OwnerLedger::on(const Party&, const Refuse& refuse, TimePoint now) {
+void OwnerLedger::on(const Party& from, const Refuse& refuse, TimePoint now) {
   const auto at = refs_.find(refuse.ref);
   if (at == refs_.end()) return;
   const auto held = at->second.forks.find(refuse.fork);
   if (held == at->second.forks.end() || held->second.claimed) return;
+  if (held->second.holder->name != from.name) return;
   at->second.forks.erase(held);
   drop_if_unheld(at, now);
 }
@@ -344,11 +347,11 @@ void OwnerLedger::drop_if_unheld(Refs::iterator at, TimePoint now) {
     if (owned.waiters.empty()) refs_.erase(at);
     return;
   }
-  if (owned.stage == Stage::Ready || owned.stage == Stage::Failed) {
-    desk_.actions.push_back(DropValue{at->first});
-  }
   wake_all(owned, Finding::Gone);
-  if (owned.stage != Stage::Abandoned) dead_refs_.bury(at->first, now);
+  if (owned.stage != Stage::Abandoned) {
+    desk_.actions.push_back(DropValue{at->first});
+    dead_refs_.bury(at->first, now);
+  }
   refs_.erase(at);
 }
 
@@ -379,8 +382,7 @@ std::vector<OwnedReport> OwnerLedger::report(TimePoint now) const {
                        .age = now - owned.since,
                        .holders = {}};
     for (const auto& [fork, held] : owned.forks) {
-      report.holders.push_back(
-          {fork, held.holder->name, number(held.incarnation), held.claimed});
+      report.holders.push_back({fork, held.holder->name, number(held.incarnation), held.claimed});
     }
     all.push_back(std::move(report));
   }

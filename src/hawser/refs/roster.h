@@ -1,8 +1,8 @@
 #pragma once
 
-#include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,6 +26,12 @@ class Roster {
     }
     // The one to turn to; zero when there is none.
     Incarnation alive() const { return current > lost ? current : Incarnation{}; }
+    // Who has got a message that was sent to this node: nobody (zero) if it never left or the
+    // receiver's life is over; where the sender does not know (zero), whoever is there now.
+    Incarnation resolve(std::optional<Incarnation> sent_to) const {
+      if (!sent_to || is_over(*sent_to)) return Incarnation{};
+      return *sent_to == Incarnation{} ? alive() : *sent_to;
+    }
   };
 
   Entry& of(std::string_view name) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "hawser/refs/fault.h"
+#include "hawser/refs/ticket.h"
 
 namespace hawser::refs {
 namespace {
@@ -25,9 +26,6 @@ Error no_such_value(const Party& owner) {
 Error not_held() {
   return Error(ErrorKind::Invalid, "the reference has been released and can be used no more");
 }
-
-RefId ref_in(const wire::ReferenceTicket& ticket) { return {ticket.ref_on, ticket.ref_local}; }
-ForkId fork_in(const wire::ReferenceTicket& ticket) { return {ticket.fork_on, ticket.fork_local}; }
 
 }  // namespace
 
@@ -54,9 +52,11 @@ void UserLedger::created(const ForkId& fork, Incarnation owner, TimePoint now) {
   const auto at = held_.find(fork);
   if (at == held_.end() || !std::holds_alternative<Creating>(at->second.state)) return;
   Held& held = at->second;
-  held.owner_incarnation = owner;
-  if (held.owner->is_over(owner)) return fail(at, owner_lost(*held.owner, owner), now);
-  held.state = Settled{};
+  held.owner_incarnation = owner == Incarnation{} ? held.owner->alive() : owner;
+  if (held.owner->is_over(held.owner_incarnation) || held.owner_incarnation == Incarnation{}) {
+    return fail(at, owner_lost(*held.owner, owner), now);
+  }
+  held.state = Listed{};
   held.on_list = true;
   desk_.actions.push_back(Confirmed{fork});
   tell_shares(fork, held);
@@ -70,8 +70,9 @@ void UserLedger::creation_failed(const ForkId& fork, Error why, std::optional<In
   const auto at = held_.find(fork);
   if (at == held_.end() || !std::holds_alternative<Creating>(at->second.state)) return;
   Held& held = at->second;
-  if (!sent_to || held.owner->is_over(*sent_to)) return fail(at, std::move(why), now);
-  held.owner_incarnation = *sent_to;
+  const Incarnation owner = held.owner->resolve(sent_to);
+  if (owner == Incarnation{}) return fail(at, std::move(why), now);
+  held.owner_incarnation = owner;
   held.on_list = true;
   tell_shares(fork, held);
   held.state = why;
@@ -82,7 +83,7 @@ void UserLedger::creation_failed(const ForkId& fork, Error why, std::optional<In
 // ------------------------------------------------------------------------------- tickets
 
 UserLedger::Adoption UserLedger::adopt(const wire::ReferenceTicket& ticket, TimePoint now) {
-  const ForkId fork = fork_in(ticket);
+  const ForkId fork = fork_of(ticket);
   if (dead_forks_.contains(fork)) return Adoption::Refused;
   const auto known = held_.find(fork);
   if (known != held_.end()) {
@@ -91,21 +92,21 @@ UserLedger::Adoption UserLedger::adopt(const wire::ReferenceTicket& ticket, Time
   }
   const auto at = held_.try_emplace(fork).first;
   Held& held = at->second;
-  held.ref = ref_in(ticket);
+  held.ref = ref_of(ticket);
   held.owner = &desk_.roster.of(ticket.owner);
   held.owner_incarnation = Incarnation{ticket.owner_incarnation};
   held.received = true;
   held.since = now;
   // The owner wrote it down when it gave the ticket.
-  if (ticket.parent == ticket.owner) {
-    held.state = Settled{};
+  const bool listed = ticket.parent == ticket.owner && ticket.owner_incarnation != 0;
+  if (listed) {
+    held.state = Listed{};
   } else {
     held.state = Adopted{};
   }
   if (held.owner_incarnation == Incarnation{}) held.owner_incarnation = held.owner->alive();
-  if (held.waits()) {
-    desk_.actions.push_back(Reach{held.owner->name});
-  } else if (held.owner->is_over(held.owner_incarnation)) {
+  if (held.waits()) return Adoption::New;  // until bind() or lost()
+  if (held.owner->is_over(held.owner_incarnation)) {
     fail(at, owner_lost(*held.owner, held.owner_incarnation), now);
   } else {
     held.on_list = true;
@@ -123,8 +124,11 @@ Result<wire::ReferenceTicket> UserLedger::grant(const ForkId& fork, std::string_
   const ForkId ticket = desk_.new_id<ForkId>();
   if (!HAWSER_FAULT(kSkipPin)) ++held.pins;
   given_.emplace(ticket, Given{fork, &desk_.roster.of(child)});
+  // Before the creation has ended it is the best guess that there is.
+  const Incarnation owner =
+      held.owner_incarnation == Incarnation{} ? held.owner->alive() : held.owner_incarnation;
   return wire::ReferenceTicket{.owner = held.owner->name,
-                               .owner_incarnation = number(held.owner_incarnation),
+                               .owner_incarnation = number(owner),
                                .ref_on = held.ref.on,
                                .ref_local = held.ref.local,
                                .fork_on = ticket.on,
@@ -133,7 +137,8 @@ Result<wire::ReferenceTicket> UserLedger::grant(const ForkId& fork, std::string_
                                .type = std::move(type)};
 }
 
-// The owner hears of the ticket before it can hear that this node lets go: records keep their order.
+// The owner hears of the ticket before it can hear that this node lets go: records keep their
+// order.
 bool UserLedger::settled(const ForkId& fork, std::optional<Incarnation> sent_to, TimePoint now) {
   const auto given = given_.find(fork);
   if (given == given_.end()) return false;
@@ -142,15 +147,18 @@ bool UserLedger::settled(const ForkId& fork, std::optional<Incarnation> sent_to,
   const auto at = held_.find(from);
   if (at == held_.end()) return true;
   Held& held = at->second;
-  if (sent_to && !HAWSER_FAULT(kForgetShare)) {
-    const Share share{held.ref, fork, {child->name, *sent_to}};
+  // Also to somebody whom this node has given up: that is for the owner to judge.
+  const Incarnation receiver =
+      sent_to == Incarnation{} ? child->current : sent_to.value_or(Incarnation{});
+  if (receiver != Incarnation{} && !HAWSER_FAULT(kForgetShare)) {
+    const Share share{held.ref, fork, {child->name, receiver}};
     if (held.waits()) {
       untold_[from].push_back(share);
     } else if (held.on_list) {
       desk_.courier.post(held.owner_party(), share);
     }
   }
-  if (!HAWSER_FAULT(kSkipPin)) --held.pins;
+  if (!HAWSER_FAULT(kSkipPin) && !HAWSER_FAULT(kForgetUnpin)) --held.pins;
   pay_debts(at, now);
   return true;
 }
@@ -183,6 +191,8 @@ void UserLedger::drop(const ForkId& fork, TimePoint now) {
   const auto at = held_.find(fork);
   if (at == held_.end() || at->second.handles == 0) return;
   --at->second.handles;
+  const bool creating = std::holds_alternative<Creating>(at->second.state);
+  if (creating && HAWSER_FAULT(kDropWhileCreating)) return created(fork, Incarnation{}, now);
   pay_debts(at, now);
 }
 
@@ -201,7 +211,7 @@ void UserLedger::on(const Party& from, const Confirm& confirm, TimePoint) {
   const auto at = held_.find(confirm.fork);
   if (at == held_.end() || at->second.owner_party() != from) return;
   if (!std::holds_alternative<Adopted>(at->second.state)) return;
-  at->second.state = Settled{};
+  at->second.state = Listed{};
   desk_.actions.push_back(Confirmed{confirm.fork});
 }
 
@@ -279,13 +289,8 @@ void UserLedger::fail(HeldForks::iterator at, Error why, TimePoint now) {
 
 void UserLedger::pay_debts(HeldForks::iterator at, TimePoint now) {
   Held& held = at->second;
-  const bool early = HAWSER_FAULT(kDropWhileCreating) && held.owner->alive() != Incarnation{};
-  if (held.pins > 0 || (held.waits() && !early)) return;
+  if (held.pins > 0 || held.waits()) return;
   if (held.handles > 0 && !held.failed()) return;
-  if (early && held.waits()) {
-    held.owner_incarnation = held.owner->alive();
-    held.on_list = true;
-  }
   if (std::exchange(held.on_list, false) && !HAWSER_FAULT(kForgetDrop)) {
     desk_.courier.post(held.owner_party(), Drop{held.ref, at->first});
   }
@@ -304,7 +309,7 @@ bool UserLedger::is_involved(const Roster::Entry& node) const {
 
 bool UserLedger::confirmed(const ForkId& fork) const {
   const auto at = held_.find(fork);
-  return at != held_.end() && std::holds_alternative<Settled>(at->second.state);
+  return at != held_.end() && std::holds_alternative<Listed>(at->second.state);
 }
 
 std::optional<Error> UserLedger::error(const ForkId& fork) const {

@@ -90,12 +90,12 @@ class UserLedger {
  private:
   struct Creating {};
   struct Adopted {};
-  struct Settled {};  // Confirmed, as a state
+  struct Listed {};  // the owner has said so
   struct Held {
     RefId ref;
     Roster::Entry* owner = nullptr;
     Incarnation owner_incarnation{};  // zero: not known yet
-    std::variant<Creating, Adopted, Settled, Error> state;
+    std::variant<Creating, Adopted, Listed, Error> state;
     std::uint32_t handles = 1;
     std::uint32_t pins = 0;
     bool on_list = false;   // the owner has it, or may have: it is owed a Drop
@@ -123,9 +123,9 @@ class UserLedger {
 
   Desk& desk_;
   HeldForks held_;
-  std::unordered_map<ForkId, Given, IdHash> given_;                 // on their way
-  std::unordered_map<ForkId, std::vector<Share>, IdHash> untold_;   // of forks that wait
-  Graveyard<ForkId> dead_forks_;                                    // refused, or held once
+  std::unordered_map<ForkId, Given, IdHash> given_;                // on their way
+  std::unordered_map<ForkId, std::vector<Share>, IdHash> untold_;  // of forks that wait
+  Graveyard<ForkId> dead_forks_;                                   // refused, or held once
 };
 
 }  // namespace hawser::refs

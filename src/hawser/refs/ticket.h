@@ -1,0 +1,16 @@
+#pragma once
+
+#include "hawser/refs/ids.h"
+#include "hawser/wire/message.h"
+
+namespace hawser::refs {
+
+// The ids in a ticket as it travels.
+inline RefId ref_of(const wire::ReferenceTicket& ticket) {
+  return {ticket.ref_on, ticket.ref_local};
+}
+inline ForkId fork_of(const wire::ReferenceTicket& ticket) {
+  return {ticket.fork_on, ticket.fork_local};
+}
+
+}  // namespace hawser::refs

@@ -107,8 +107,8 @@ _SURFACE = (
 
 logger = logging.getLogger(__name__)
 
-# Worlds of fixed size that this process has entered one after another each have keys of their own
-# in the store; all its members have entered as many.
+# Worlds that this process has entered one after another each have keys of their own in the store; all
+# their members have entered as many. A start that failed does not count: others may not have tried.
 _init_counter = 0
 _init_counter_lock = threading.Lock()
 
@@ -155,6 +155,9 @@ def init_rpc(
     _later.init_autograd(dist_autograd, rank)
     _set_profiler_node_id(rank)
     _init_rpc_backend(backend, store, name, rank, world_size, rpc_backend_options)
+    global _init_counter
+    with _init_counter_lock:
+        _init_counter += 1
 
 
 def _check_types(backend: Any, rpc_backend_options: Any) -> None:
@@ -187,19 +190,17 @@ def _rendezvous(rpc_backend_options: Any, rank: int, world_size: int | None) -> 
     if not world_size:
         return dist._create_store_from_options(rpc_backend_options, rank)
     global rendezvous_iterator
-    rendezvous_iterator = dist.rendezvous(
-        rpc_backend_options.init_method, rank=rank, world_size=world_size
-    )
-    store, _, _ = next(rendezvous_iterator)
+    iterator = dist.rendezvous(rpc_backend_options.init_method, rank=rank, world_size=world_size)
+    store, _, _ = next(iterator)
+    # Only now may the one before go: if it hosts a store at this address, the new one shares its
+    # server, to which other workers may have connected already.
+    rendezvous_iterator = iterator
     return store
 
 
 def _worlds_store(store: Store, static: bool) -> Store:
     """The part of the store that belongs to the world that is being entered."""
-    global _init_counter
-    with _init_counter_lock:
-        fixed = dist.PrefixStore(f"rpc_prefix_{_init_counter}", store)
-        _init_counter += 1
+    fixed = dist.PrefixStore(f"rpc_prefix_{_init_counter}", store)
     if static:
         return fixed
     # Who joins for the second time finds the others, who may have joined once.

@@ -320,16 +320,18 @@ def _exchange_devices(agent: TensorPipeAgent, store: Store) -> None:
 
 
 def _await_all_current(agent: TensorPipeAgent, store: Store, world_size: int) -> None:
-    if store.add("current", 1) == world_size:
-        store.set("all_current", "yes")
+    marks = [f"current/{rank}" for rank in range(world_size)]
+    mine = marks[agent.get_worker_info().id]
+    store.set(mine, "yes")
     patience = agent._patience()
     limit = timedelta(seconds=patience) if patience else rpc_constants.DEFAULT_PROCESS_GROUP_TIMEOUT
     try:
-        store.wait(["all_current"], limit)
+        store.wait(marks, limit)
     except RuntimeError as error:
-        there = store.add("current", 0)
+        missing = [rank for rank, mark in enumerate(marks) if not store.check([mark])]
+        store.delete_key(mine)  # a second attempt finds the same keys
         raise RuntimeError(
-            f"only {there} of {world_size} workers were ready after {patience:.0f} seconds"
+            f"ranks {missing} were not ready after {patience:.0f} seconds"
         ) from error
 
 

@@ -174,7 +174,12 @@ class CallFuture : public PythonFutureWrapper {
 
   py::object wait_for_value() {
     return through([&] {
-      call().wait();
+      try {
+        call().wait();
+      } catch (const PythonErrorSet&) {  // an interrupt
+        cancel();
+        throw;
+      }
       return py::reinterpret_borrow<py::object>(completion_->reading().value());
     });
   }

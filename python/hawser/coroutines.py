@@ -17,19 +17,32 @@ class _Loop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def get(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                thread = threading.Thread(
+                self._thread = threading.Thread(
                     target=self._loop.run_forever, name="hawser-asyncio", daemon=True
                 )
-                thread.start()
+                self._thread.start()
             return self._loop
+
+    def stop(self, patience: float) -> None:
+        with self._lock:
+            if self._loop is None or self._thread is None:
+                return
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(patience)
 
 
 _loop = _Loop()
+
+
+def stop(patience: float = 5.0) -> None:
+    """Ends the loop: at the end of the process, when no node can be called any more."""
+    _loop.stop(patience)
 
 
 def _forget_loop() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import Store
 
-from hawser import _native
+from hawser import _native, coroutines
 from hawser._native import CallInfo, Future, current_call
 from hawser.errors import Invalid
 
@@ -234,8 +234,13 @@ def default_node() -> Node:
     return _open_nodes[0]
 
 
-# Threads of a node may run Python: they end before the interpreter does.
-atexit.register(_native.close_all)
+@atexit.register
+def _end() -> None:
+    """Threads that may run Python end before the interpreter does."""
+    _native.close_all()
+    coroutines.stop()
+
+
 os.register_at_fork(after_in_child=_open_nodes.clear)
 
 

@@ -226,6 +226,27 @@ def test_leaving_without_closing_is_quiet() -> None:
     assert "Fatal" not in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
 
 
+# The handler cannot be ended, and wants the interpreter lock back while the interpreter ends.
+def test_leaving_while_a_handler_runs_is_quiet() -> None:
+    ended = run_script(
+        """
+        import tempfile, threading, time, hawser, peers
+        folder = tempfile.mkdtemp()
+        node = hawser.Node("a", f"file://{folder}/store")
+        running = threading.Event()
+        def forever():
+            running.set()
+            while True:
+                time.sleep(0.001)
+        node.serve(forever)
+        pending = node.call("a", "forever")
+        assert running.wait(10)
+        """
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stderr)
+    assert "Fatal" not in ended.stderr and "terminate" not in ended.stderr, ended.stderr
+
+
 def test_a_forked_child_does_not_keep_connections_alive() -> None:
     ended = run_script(
         """

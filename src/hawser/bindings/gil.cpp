@@ -1,5 +1,7 @@
 #include "hawser/bindings/gil.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -23,12 +25,12 @@ struct KeptState {
   PyThreadState* state = nullptr;
 
   void keep() {
-    PyGILState_Ensure();
+    never_unwound([] { PyGILState_Ensure(); });
     state = PyEval_SaveThread();
   }
   ~KeptState() {
     if (!state || python_ends()) return;
-    PyEval_RestoreThread(state);
+    never_unwound([this] { PyEval_RestoreThread(state); });
     PyGILState_Release(PyGILState_UNLOCKED);
   }
 };
@@ -49,15 +51,19 @@ int drop_now(void*) {
 
 }  // namespace
 
+void sleep_for_ever() {
+  for (;;) ::pause();
+}
+
 WithGil::WithGil() : had_it_(PyGILState_Check() != 0) {
   if (had_it_) return;
   if (!PyGILState_GetThisThreadState()) kept.keep();
   if (!measuring.load(std::memory_order_relaxed)) {
-    PyEval_RestoreThread(PyGILState_GetThisThreadState());
+    never_unwound([] { PyEval_RestoreThread(PyGILState_GetThisThreadState()); });
     return;
   }
   const auto started = std::chrono::steady_clock::now();
-  PyEval_RestoreThread(PyGILState_GetThisThreadState());
+  never_unwound([] { PyEval_RestoreThread(PyGILState_GetThisThreadState()); });
   waited_ns.fetch_add((std::chrono::steady_clock::now() - started).count());
   waits.fetch_add(1);
 }

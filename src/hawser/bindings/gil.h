@@ -1,6 +1,7 @@
 #pragma once
 
 #include <Python.h>
+#include <cxxabi.h>
 
 #include <chrono>
 #include <optional>
@@ -10,6 +11,21 @@
 //   GIL-1  A thread that reads the network does not wait for the interpreter lock: it neither runs
 //          Python nor drops the last reference to a Python object (drop_later()).
 namespace hawser::bindings {
+
+[[noreturn]] void sleep_for_ever();
+
+// Runs what may want the interpreter lock back. When the interpreter ends, a thread that does is
+// ended by unwinding its stack, which no C++ frame may see: it would run destructors that need the
+// lock, and end the process if one stood in the way. Such a thread sleeps until the process is
+// gone.
+template <class F>
+auto never_unwound(F function) {
+  try {
+    return function();
+  } catch (abi::__forced_unwind&) {
+    sleep_for_ever();
+  }
+}
 
 // Holds the interpreter lock for a scope. A thread of hawser's own keeps its Python thread state
 // from the first use until it ends: making one takes longer than a call.
@@ -32,7 +48,9 @@ std::optional<std::chrono::nanoseconds> average_gil_wait();
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
-  ~WithoutGil() { PyEval_RestoreThread(state_); }
+  ~WithoutGil() {
+    never_unwound([this] { PyEval_RestoreThread(state_); });
+  }
   WithoutGil(const WithoutGil&) = delete;
 
  private:

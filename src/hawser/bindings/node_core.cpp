@@ -51,8 +51,9 @@ Object take_raised() {
 Raised describe(const NodeCore& core, PyObject* exception) {
   PyObject* const hook = const_cast<NodeCore&>(core).hooks().describe_exception.get();
   try {
-    const Object described =
-        Object::taken(PyObject_CallOneArg(hook ? hook : imports().describe_exception, exception));
+    const Object described = Object::taken(never_unwound([&] {
+      return PyObject_CallOneArg(hook ? hook : imports().describe_exception, exception);
+    }));
     PyObject *type = nullptr, *message = nullptr, *traceback = nullptr, *pickled = nullptr;
     if (!PyArg_ParseTuple(described.get(), "UUUO", &type, &message, &traceback, &pickled)) {
       throw PythonErrorSet{};
@@ -166,8 +167,8 @@ void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
     Arguments call = read_arguments(context, core->picklers());
     if (served) call.function = Object::shared(served);
     const bool async_execution = is_async_execution(call.function.get());
-    Object result =
-        Object::taken(PyObject_Call(call.function.get(), call.args.get(), call.kwargs.get()));
+    Object result = Object::taken(never_unwound(
+        [&] { return PyObject_Call(call.function.get(), call.args.get(), call.kwargs.get()); }));
     if (async_execution) {
       if (!is_torch_future(result.get())) {
         PyErr_Format(PyExc_RuntimeError,

@@ -143,8 +143,10 @@ Object read_pickle(PayloadReader& in, const Picklers& picklers,
     tensors = read_elements(in, picklers, in.list());
   }
   static PyObject* const deserialize = PyUnicode_InternFromString("deserialize");
-  return Object::taken(PyObject_CallMethodObjArgs(
-      custom ? picklers.custom : picklers.own, deserialize, bytes.get(), tensors.get(), nullptr));
+  return Object::taken(never_unwound([&] {
+    return PyObject_CallMethodObjArgs(custom ? picklers.custom : picklers.own, deserialize,
+                                      bytes.get(), tensors.get(), nullptr);
+  }));
 }
 
 }  // namespace
@@ -170,8 +172,10 @@ wire::Payload write_value(PyObject* value, const Picklers& picklers) {
 
 wire::Payload write_pickled(PyObject* value, const Picklers& picklers) {
   static PyObject* const serialize = PyUnicode_InternFromString("serialize");
-  const Object pickled = Object::taken(PyObject_CallMethodOneArg(
-      picklers.custom ? picklers.custom : picklers.own, serialize, value));
+  const Object pickled = Object::taken(never_unwound([&] {
+    return PyObject_CallMethodOneArg(picklers.custom ? picklers.custom : picklers.own, serialize,
+                                     value);
+  }));
   PyObject *bytes = nullptr, *tensors = nullptr;
   if (!PyArg_ParseTuple(pickled.get(), "SO", &bytes, &tensors)) throw PythonErrorSet{};
   const Object items =

@@ -127,6 +127,19 @@ void run_script(torch::jit::CompilationUnit& scripts, const CallContext& context
   answer_when_done(context, std::move(future));
 }
 
+// All script functions of this process. Kept: asking Python each time takes as long as a call. Not
+// a static of the function (see imports.h).
+std::shared_ptr<torch::jit::CompilationUnit>* known_scripts = nullptr;
+
+const std::shared_ptr<torch::jit::CompilationUnit>& python_scripts() {
+  if (!known_scripts) {
+    auto* const found =
+        new std::shared_ptr<torch::jit::CompilationUnit>(torch::jit::get_python_cu());
+    if (!known_scripts) known_scripts = found;
+  }
+  return *known_scripts;
+}
+
 // Those of the dispatcher first: tensors are what calls are about. Remembered, under the
 // interpreter lock; what torch calls by its own names is registered when it is imported.
 const std::vector<std::shared_ptr<torch::jit::Operator>>& overloads(const std::string& name) {
@@ -154,8 +167,7 @@ WrittenCall write_operator_call(const std::string& name, PyObject* args, PyObjec
 
 WrittenCall write_script_call(const std::string& qualified_name, bool async_script, PyObject* args,
                               PyObject* kwargs) {
-  const auto function =
-      torch::jit::get_python_cu()->find_function(c10::QualifiedName(qualified_name));
+  const auto function = python_scripts()->find_function(c10::QualifiedName(qualified_name));
   if (!function) {
     throw std::runtime_error("there is no script function '" + qualified_name + "'");
   }
@@ -169,7 +181,7 @@ WrittenCall write_script_call(const std::string& qualified_name, bool async_scri
 }
 
 Node::FindFunction script_functions() {
-  auto scripts = torch::jit::get_python_cu();
+  auto scripts = python_scripts();
   auto functions = std::make_shared<FunctionTable>(
       [scripts](const CallContext& context) { run_script(*scripts, context); });
   return [functions](std::string_view name) { return functions->find(name); };

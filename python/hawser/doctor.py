@@ -107,7 +107,7 @@ def _limits() -> Iterator[Finding]:
     yield Finding(
         "open files",
         f"{files}",
-        f"A node uses about 4 for each peer: enough for {files // 8} peers. Raise it with ulimit -n."
+        "Every peer takes several. For a world of hundreds, raise it with ulimit -n."
         if files < 4096
         else "",
     )

@@ -184,6 +184,15 @@ class Node:
     def withdraw(self, name: str) -> bool:
         return self._native.withdraw(name)
 
+    @property
+    def pickler(self) -> _native.Pickler | None:
+        """Replaces hawser's own pickler, for all that is sent and for what such a pickler sent."""
+        return self._native.pickler
+
+    @pickler.setter
+    def pickler(self, pickler: _native.Pickler | None) -> None:
+        self._native.pickler = pickler
+
     # --- the world ---
 
     def members(self, timeout: float = 0) -> dict[int, str]:

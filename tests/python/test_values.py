@@ -7,6 +7,7 @@ import enum
 import math
 from typing import Any
 
+import hawser.pickling
 import numpy as np
 import peers
 import pytest
@@ -176,11 +177,34 @@ class Shouting:
 
 
 def test_a_custom_pickler_is_used_for_plain_values_too(node: hawser.Node) -> None:
-    native = node._native
-    native.pickler = Shouting()
+    node.pickler = Shouting()
     try:
         with pytest.raises(Exception, match="unpickl|pickle|load"):
             node.run("peer", peers.echo, "plain")
     finally:
-        native.pickler = None
+        node.pickler = None
     assert node.run("peer", peers.echo, "plain") == "plain"
+
+
+class Counting:
+    """Counts what passes through it."""
+
+    def __init__(self) -> None:
+        self.sent = self.received = 0
+
+    def serialize(self, value: Any) -> tuple[bytes, list[torch.Tensor]]:
+        self.sent += 1
+        return hawser.pickling.default_pickler.serialize(value)
+
+    def deserialize(self, data: bytes, tensors: list[torch.Tensor]) -> Any:
+        self.received += 1
+        return hawser.pickling.default_pickler.deserialize(data, tensors)
+
+
+def test_a_custom_pickler_reads_what_another_of_its_kind_sent(node: hawser.Node) -> None:
+    node.pickler = counting = Counting()
+    try:
+        assert node.run(node.name, peers.echo, [1, torch.ones(2)])[0] == 1
+    finally:
+        node.pickler = None
+    assert (counting.sent, counting.received) == (2, 2)  # the call, and its result

@@ -146,6 +146,14 @@ async def wait_for_ever() -> None:
         raise
 
 
+def unsendable() -> torch.Tensor:
+    return torch.empty(2, device="meta")
+
+
+async def unsendable_later() -> torch.Tensor:
+    return torch.empty(2, device="meta")
+
+
 async def add_later(a: int, b: int) -> int:
     await asyncio.sleep(0.01)
     return a + b

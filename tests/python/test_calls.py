@@ -134,6 +134,12 @@ def test_await_and_async_handlers(node: hawser.Node) -> None:
         asyncio.run(fails())
 
 
+def test_a_result_that_cannot_be_sent_is_an_error_of_the_function(node: hawser.Node) -> None:
+    for function in (peers.unsendable, peers.unsendable_later):
+        with hawser.deadline(10), pytest.raises(hawser.RemoteError, match="meta"):
+            node.run("peer", function)
+
+
 def test_a_cancelled_task_cancels_the_handler(node: hawser.Node) -> None:
     async def main() -> None:
         async with asyncio.timeout(0.2):

@@ -128,16 +128,14 @@ bool is_async_execution(PyObject* function) {
 }
 
 void reply_with(NodeCore& core, const CallContext& context, Object result);
+void fail_with_raised(const NodeCore& core, const CallContext& context);
 
 // The function's result is the future's.
 void reply_when_done(const std::shared_ptr<NodeCore>& core, const CallContext& context,
                      PyObject* future) {
   when_torch_future_done(future, [core, context](PyObject* value) {
     if (value) return reply_with(*core, context, Object::shared(value));
-    const Object raised = take_raised();
-    Raised described = describe(*core, raised.get());
-    const WithoutGil no_gil;
-    context.call()->fail(std::move(described.error), std::move(described.payload));
+    fail_with_raised(*core, context);
   });
 }
 
@@ -156,6 +154,8 @@ void reply_with(NodeCore& core, const CallContext& context, Object result) {
     context.call()->reply(std::move(payload));
   } catch (const PythonErrorSet&) {
     fail_with_raised(core, context);
+  } catch (const Error& error) {  // a tensor that cannot be sent
+    context.call()->fail(remote_error(std::make_exception_ptr(error)));
   }
 }
 
@@ -222,22 +222,21 @@ std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hook
         if (const auto alive = weak.lock()) return run_python(alive, nullptr, context);
         throw Error(ErrorKind::Invalid, "the node is closed");
       });
-  Node::FindFunction scripts;
   {
     const WithGil gil;
     imports();
     log_to_python();
-    scripts = script_functions();
+    options.finders[wire::TargetKind::Script] = script_functions();
+  }
+  if (trust == Trust::Full) {
+    options.finders[wire::TargetKind::Python] = [functions](std::string_view name) {
+      return functions->find(name);
+    };
   }
   for (auto& [name, function] : served) {
     options.functions.push_back(core->served_function(std::move(name), std::move(function)));
   }
   core->node_ = std::make_unique<Node>(std::move(options));
-  core->node_->run_calls_to(wire::TargetKind::Script, std::move(scripts));
-  if (trust == Trust::Full) {
-    core->node_->run_calls_to(wire::TargetKind::Python,
-                              [functions](std::string_view name) { return functions->find(name); });
-  }
   {
     auto nodes = open_nodes().lock();
     std::erase_if(*nodes, [](const auto& each) { return each.expired(); });

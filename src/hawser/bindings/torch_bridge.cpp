@@ -180,7 +180,7 @@ WrittenCall write_script_call(const std::string& qualified_name, bool async_scri
   return {wire::TargetKind::Script, qualified_name, out.finish()};
 }
 
-Node::FindFunction script_functions() {
+NodeOptions::FindFunction script_functions() {
   auto scripts = python_scripts();
   auto functions = std::make_shared<FunctionTable>(
       [scripts](const CallContext& context) { run_script(*scripts, context); });

@@ -17,7 +17,7 @@ WrittenCall write_script_call(const std::string& qualified_name, bool async_scri
 
 // Runs calls to the script functions of this process's Python, without the interpreter lock.
 // To be called with it.
-Node::FindFunction script_functions();
+NodeOptions::FindFunction script_functions();
 
 // A C++ exception that is in flight, as a Python one that is set: what pybind11 would do.
 void translate_current_exception();

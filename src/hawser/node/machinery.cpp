@@ -446,23 +446,13 @@ agent::Preparation Node::Machinery::prepare(const wire::ReceivedCall& call) cons
 std::shared_ptr<Function> Node::Machinery::find(wire::TargetKind kind,
                                                 std::string_view name) const {
   if (kind == wire::TargetKind::Operator) return operator_functions_.find(name);
-  std::shared_lock lock(functions_mutex_);
-  if (kind == wire::TargetKind::Function) {
-    const auto found = functions_.find(name);
-    return found == functions_.end() ? nullptr : found->second;
+  if (kind != wire::TargetKind::Function) {
+    const auto finder = options_.finders.find(kind);
+    return finder == options_.finders.end() ? nullptr : finder->second(name);
   }
-  const auto finder = finders_.find(kind);
-  if (finder == finders_.end()) return nullptr;
-  const auto find = finder->second;
-  lock.unlock();
-  return (*find)(name);
-}
-
-void Node::Machinery::run_calls_to(wire::TargetKind kind, FindFunction find) {
-  refuse_if_inherited();
-  auto finder = std::make_shared<const FindFunction>(std::move(find));
-  const std::unique_lock lock(functions_mutex_);
-  finders_.insert_or_assign(kind, std::move(finder));
+  const std::shared_lock lock(functions_mutex_);
+  const auto found = functions_.find(name);
+  return found == functions_.end() ? nullptr : found->second;
 }
 
 void Node::Machinery::add(std::shared_ptr<Function> function) {

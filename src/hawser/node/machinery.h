@@ -47,7 +47,6 @@ class Node::Machinery final : public agent::Workshop,
 
   void add(std::shared_ptr<Function> function);
   bool withdraw(std::string_view name);
-  void run_calls_to(wire::TargetKind kind, FindFunction find);
 
   std::map<std::uint32_t, std::string> members(Deadline deadline);
   std::optional<std::uint32_t> look_up(std::string_view name, Deadline deadline);
@@ -121,7 +120,6 @@ class Node::Machinery final : public agent::Workshop,
   mutable std::shared_mutex functions_mutex_;
   Functions functions_;
   mutable FunctionTable operator_functions_;
-  std::map<wire::TargetKind, std::shared_ptr<const FindFunction>> finders_;
 
   Guarded<Future<void>> dismissed_;  // valid once this node has asked to leave
   mutable Guarded<std::vector<std::string>> not_yet_joined_;  // that depart() waits for

@@ -53,10 +53,6 @@ void Node::serve_function(std::shared_ptr<Function> function) {
   machinery_->add(std::move(function));
 }
 
-void Node::run_calls_to(wire::TargetKind kind, FindFunction find) {
-  machinery_->run_calls_to(kind, std::move(find));
-}
-
 bool Node::withdraw(std::string_view name) { return machinery_->withdraw(name); }
 
 std::shared_ptr<Scheduler> Node::scheduler() const { return machinery_->crew(); }

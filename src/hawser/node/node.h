@@ -131,10 +131,6 @@ class Node {
                                       agent::AnswerHandler&& on_answer);
   void notify_written(std::string_view to, WrittenCall&& call);
   void serve_function(std::shared_ptr<Function> function);
-  // Finds what runs a call to a script or Python function of that name; called on the thread that
-  // reads the network, so it must not wait. Without it such calls are refused.
-  using FindFunction = std::function<std::shared_ptr<Function>(std::string_view name)>;
-  void run_calls_to(wire::TargetKind kind, FindFunction find);
   void set_call_timeout(Duration timeout);
 
   // The node of the call that this thread serves, else the process's default node (the oldest that

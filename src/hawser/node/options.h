@@ -2,9 +2,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hawser/agent/failure_detector.h"
@@ -12,6 +15,7 @@
 #include "hawser/base/clock.h"
 #include "hawser/base/limits.h"
 #include "hawser/transport/tcp/tls.h"
+#include "hawser/wire/message.h"
 
 namespace hawser {
 
@@ -43,6 +47,11 @@ struct NodeOptions {
   // Served from the start: made by make_function(). What serve() adds later may be called too
   // early.
   std::vector<std::shared_ptr<Function>> functions{};
+  // For bindings to other languages: finds what runs a call to a script or Python function of that
+  // name. Called on the thread that reads the network, so it must not wait. Such calls are refused
+  // where there is none.
+  using FindFunction = std::function<std::shared_ptr<Function>(std::string_view name)>;
+  std::map<wire::TargetKind, FindFunction> finders{};
 
   // Of a call that gives no other.
   Duration call_timeout = std::chrono::seconds(60);

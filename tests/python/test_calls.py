@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import peers
 import pytest
@@ -182,10 +183,14 @@ def test_interrupt_during_a_wait(node: hawser.Node) -> None:
 
 
 # A Python handler that holds the interpreter lock delays neither the network nor C++ handlers.
-def test_a_handler_that_holds_the_lock_delays_no_operator(node: hawser.Node) -> None:
+def test_a_handler_that_holds_the_lock_delays_no_operator(
+    node: hawser.Node, tmp_path: Path
+) -> None:
     node.run("peer", torch.neg, torch.ones(1))
-    holding = node.call("peer", peers.hold_gil, 2.0)
-    time.sleep(0.2)
+    begun = tmp_path / "begun"
+    holding = node.call("peer", peers.hold_gil, 2.0, str(begun))
+    while not begun.exists():
+        assert not holding.done()
     started = time.monotonic()
     for _ in range(20):
         node.run("peer", torch.neg, torch.ones(1))

@@ -42,12 +42,7 @@ class Reading {
  private:
   void keep_error() {
     set_python_error(&call_->core());
-    PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    error_ = AnywhereObject(Object::taken(value));
+    error_ = AnywhereObject(take_raised());
   }
 
   const std::shared_ptr<PendingCall> call_;
@@ -166,10 +161,9 @@ class CallFuture : public PythonFutureWrapper {
   bool is_done() { return call().answered().happened() || fut->completed(); }
 
   bool wait_for(double seconds) {
-    return through([&] {
-      return call().wait(
-          std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
-    });
+    constexpr double kMost = 1e9;  // seconds; beyond what a Duration could lose
+    const std::chrono::duration<double> patience(std::clamp(seconds, 0.0, kMost));
+    return through([&] { return call().wait(std::chrono::duration_cast<Duration>(patience)); });
   }
 
   py::object wait_for_value() {

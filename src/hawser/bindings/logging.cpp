@@ -29,11 +29,6 @@ Guarded<Waiting>& waiting() {
   return *lines;
 }
 
-Object text_of(const std::string& text) {
-  return Object::taken(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
-}
-
 int pass_on(void*) {
   pass_on_log();
   return 0;
@@ -66,8 +61,8 @@ void pass_on_log() {
   }
   const auto report = [](const Line& line) {
     const Object level = Object::taken(PyLong_FromLong(static_cast<long>(line.level)));
-    const Object layer = text_of(line.layer);
-    const Object text = text_of(line.text);
+    const Object layer = as_text(line.layer);
+    const Object text = as_text(line.text);
     const Object done = Object::taken(PyObject_CallFunctionObjArgs(
         imports().emit_log, level.get(), layer.get(), text.get(), nullptr));
   };

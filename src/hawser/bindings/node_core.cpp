@@ -14,11 +14,6 @@
 namespace hawser::bindings {
 namespace {
 
-Object as_text(const std::string& text) {
-  return Object::taken(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
-}
-
 std::string as_string(PyObject* text) {
   Py_ssize_t size = 0;
   const Object encoded =
@@ -37,16 +32,6 @@ struct Raised {
   Error error;
   wire::Payload payload;
 };
-
-Object take_raised() {
-  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  if (traceback) PyException_SetTraceback(value, traceback);
-  Py_XDECREF(type);
-  Py_XDECREF(traceback);
-  return Object::taken(value);
-}
 
 Raised describe(const NodeCore& core, PyObject* exception) {
   PyObject* const hook = const_cast<NodeCore&>(core).hooks().describe_exception.get();

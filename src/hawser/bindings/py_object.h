@@ -2,6 +2,7 @@
 
 #include <Python.h>
 
+#include <string_view>
 #include <utility>
 
 #include "hawser/bindings/gil.h"
@@ -41,6 +42,23 @@ class Object {
   explicit Object(PyObject* object) : object_(object) {}
   PyObject* object_ = nullptr;
 };
+
+// A str. What is not UTF-8 is shown as it is, escaped.
+inline Object as_text(std::string_view text) {
+  return Object::taken(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
+
+// The Python error that is set, which is no longer set then.
+inline Object take_raised() {
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  return Object::taken(value);
+}
 
 // An owned reference that may be dropped on any thread. Read with the lock held.
 class AnywhereObject {

@@ -6,3 +6,4 @@
 #include "hawser/node/c10d_store.h"
 #include "hawser/node/coroutine.h"
 #include "hawser/node/node.h"
+#include "hawser/node/ref.h"

@@ -43,8 +43,9 @@ SimNode::SimNode(Stage& stage, std::string name, std::uint32_t rank, std::string
   agent_->introduce({.name = name_, .incarnation = {}, .world = {}, .secret = {}});
   departure_ = std::make_unique<agent::DepartureDriver>(name_, *agent_, stage.world.clock(),
                                                         *process_, 50ms);
-  agent_->on_control_message = [this](const std::string& peer, const wire::Message& message) {
-    departure_->control_message(peer, message);
+  agent_->on_control_message = [this](const transport::PeerIdentity& peer,
+                                      const wire::Message& message) {
+    departure_->control_message(peer.name, message);
   };
   agent_->on_peer_lost = [this](const std::string& peer, const Error&) {
     departure_->connection_lost(peer);
@@ -177,7 +178,7 @@ void SimNode::run(std::shared_ptr<transport::Task> task) {
 
 // ---------------------------------------------------------------------------------- handlers
 
-agent::Preparation SimNode::prepare(const wire::ReceivedCall& call) const {
+agent::Preparation SimNode::prepare(wire::ReceivedCall& call, const transport::PeerIdentity&) {
   return {.target = nullptr, .brief = call.function == "echo"};
 }
 

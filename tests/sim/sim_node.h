@@ -67,7 +67,9 @@ class SimNode final : public agent::Workshop, public agent::RequestHandler {
 
   // agent::RequestHandler
   void handle(std::shared_ptr<agent::IncomingCall> call) override;
-  agent::Preparation prepare(const wire::ReceivedCall& call) const override;
+  agent::Preparation prepare(wire::ReceivedCall& call,
+                             const transport::PeerIdentity& from) override;
+  void references_received(wire::ReceivedPayload&) override {}
 
  private:
   struct Watched {

@@ -23,7 +23,8 @@ class RandomMessages {
                                                       "__torch__.my_module.forward"};
     wire::Call call;
     call.id = CallId(number());
-    call.target = static_cast<wire::TargetKind>(below(4));
+    call.target = static_cast<wire::TargetKind>(below(5));
+    if (call.target == wire::TargetKind::Method) call.subject = ref_name();
     call.function = kFunctions[below(4)];
     call.budget_us = number();
     call.chain = ChainId(number());
@@ -85,6 +86,23 @@ class RandomMessages {
     return dismissal;
   }
 
+  wire::References references() {
+    wire::References message{number(), number(), {}, {}};
+    for (std::uint64_t i = below(4); i > 0; --i) {
+      message.children.push_back({text(), Incarnation(number())});
+    }
+    for (std::uint64_t i = below(20); i > 0; --i) {
+      wire::ReferenceRecord record{static_cast<wire::RecordKind>(1 + below(7)), ref_name(),
+                                   ref_name()};
+      if (record.kind == wire::RecordKind::Share) {
+        if (message.children.empty()) continue;
+        record.child = static_cast<std::uint32_t>(below(message.children.size()));
+      }
+      message.records.push_back(record);
+    }
+    return message;
+  }
+
   wire::Hello hello() {
     wire::Hello hello;
     hello.major = static_cast<std::uint16_t>(number());
@@ -142,6 +160,7 @@ class RandomMessages {
   }
 
  private:
+  wire::RefName ref_name() { return {number(), number()}; }
   std::int64_t signed_number() { return static_cast<std::int64_t>(number()); }
 
   std::string text() {

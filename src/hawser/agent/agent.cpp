@@ -226,11 +226,39 @@ bool Agent::send_to(const std::string& name, wire::OutFrame frame) {
   return false;
 }
 
-bool Agent::reach(const std::string& name) {
+std::optional<Incarnation> Agent::reach(const std::string& name) {
   const auto to = peer(name);
-  if (to->state.lock()->session) return true;
+  if (const auto session = to->state.lock()->session) return session->peer().incarnation;
   if (!closing()) seek(to, Patience::AsBefore);
-  return false;
+  return std::nullopt;
+}
+
+bool Agent::send_to(const std::string& name, Incarnation incarnation,
+                    const wire::References& message) {
+  const auto session = peer(name)->state.lock()->session;
+  return session && session->peer().incarnation == incarnation &&
+         session->send(wire::encode(message));
+}
+
+std::optional<Incarnation> Agent::bar(const std::string& name) {
+  auto state = peer(name)->state.lock();
+  if (state->session) return std::nullopt;
+  state->barred = std::max(state->barred, state->last_session.value_or(Incarnation{}));
+  return state->barred;
+}
+
+void Agent::tell_lost(const std::string& name, Incarnation incarnation) {
+  std::shared_ptr<Session> session;
+  {
+    auto state = peer(name)->state.lock();
+    state->barred = std::max(state->barred, incarnation);
+    if (state->session && state->session->peer().incarnation <= incarnation)
+      session = state->session;
+  }
+  if (!session) return;
+  session->send(wire::encode(wire::Goodbye{"declared lost", true}));
+  session->close(Error(ErrorKind::PeerLost, quoted(name) + " had been given up",
+                       {.node = name, .incarnation = number(incarnation)}));
 }
 
 void Agent::look_up(const std::shared_ptr<Peer>& peer) {
@@ -398,6 +426,7 @@ bool Agent::install(const std::shared_ptr<Peer>& peer, std::shared_ptr<transport
   if (closing()) {
     session->close(Error(ErrorKind::Invalid, "the node is closed"));
   } else {
+    if (on_connected) on_connected(session->peer());
     send_waiting(peer, session);
   }
   return true;
@@ -420,6 +449,7 @@ void Agent::rejoin(const std::string& told_by) {
     if (session) session->close(why);
   }
   out_.directory.join(std::move(card), [this](Result<Card> joined) {
+    if (joined.ok() && on_rejoined && !closing()) on_rejoined(joined.value().incarnation);
     auto self = self_.lock();
     self->rejoining = false;
     if (!joined.ok()) return;  // the next refusal tries again
@@ -510,7 +540,7 @@ void Agent::control_message(const std::shared_ptr<Session>& session, wire::Messa
               {.node = session->peer().name, .incarnation = number(session->peer().incarnation)}));
     return;
   }
-  if (on_control_message) on_control_message(session->peer().name, std::move(message));
+  if (on_control_message) on_control_message(session->peer(), std::move(message));
 }
 
 void Agent::outstanding_changed(int by) { out_.workshop.outstanding_changed(by); }
@@ -576,6 +606,7 @@ void Agent::check_health() {
     const auto silence =
         std::chrono::duration_cast<std::chrono::microseconds>(session->since_heard(now));
     peer->state.lock()->barred = session->peer().incarnation;
+    if (on_barred) on_barred(peer->name, session->peer().incarnation);
     session->close(Error(ErrorKind::PeerLost,
                          quoted(peer->name) + " was silent for " +
                              std::to_string(silence.count() / 1000) + " ms and is given up",

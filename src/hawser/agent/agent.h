@@ -124,14 +124,28 @@ class Agent final : public transport::Host, public SessionEvents {
   // For protocols that are not calls. Sends to a connected peer; false when there is no connection,
   // and then one is sought.
   bool send_to(const std::string& peer, wire::OutFrame frame);
-  // Whether there is a connection; if not, one is sought, which ends in one or in on_given_up
+  // To that incarnation and no other; false when there is no connection to it.
+  bool send_to(const std::string& peer, Incarnation incarnation, const wire::References& message);
+  // Whom there is a connection to; if nobody, one is sought, which ends in one or in on_given_up
   // (unless nobody of that name has joined yet: then ask again).
-  bool reach(const std::string& peer);
+  std::optional<Incarnation> reach(const std::string& peer);
+  // Gives up a peer that is not connected: whoever it was so far is not let in again, and told so.
+  // The last of those incarnations, zero if there was none; nothing when it is connected.
+  std::optional<Incarnation> bar(const std::string& peer);
+  // Ends the connection to an incarnation that was given up all the same; it then rejoins.
+  void tell_lost(const std::string& peer, Incarnation incarnation);
 
   // Messages that are not about one call, and losses, for protocols on top. Set before start().
-  std::function<void(const std::string& peer, wire::Message)> on_control_message;
+  std::function<void(const transport::PeerIdentity& peer, wire::Message)> on_control_message;
+  // There is a connection; perhaps frames of it have been read already.
+  std::function<void(const transport::PeerIdentity& peer)> on_connected;
   // A connection is gone. The peer may be there still, and another connection be made at once.
   std::function<void(const std::string& peer, const Error& why)> on_peer_lost;
+  // An incarnation was silent for too long and is given up for good. Before on_peer_lost.
+  std::function<void(const std::string& peer, Incarnation incarnation)> on_barred;
+  // This node had been given up, and goes on as a new incarnation. There are no connections (but to
+  // itself) when this is called, and none is made before it returns.
+  std::function<void(Incarnation incarnation)> on_rejoined;
   // The peer cannot be reached: a call to it would fail now. It may come back all the same.
   std::function<void(const std::string& peer, const Error& why)> on_given_up;
 

@@ -110,7 +110,8 @@ class TestNode final : public Workshop, public RequestHandler {
   void beat() override { ++beats; }
   std::shared_ptr<void> keep_alive() override { return nullptr; }
   // RequestHandler
-  Preparation prepare(const wire::ReceivedCall&) const override { return {}; }
+  Preparation prepare(wire::ReceivedCall&, const transport::PeerIdentity&) override { return {}; }
+  void references_received(wire::ReceivedPayload&) override {}
   void handle(std::shared_ptr<IncomingCall> incoming) override {
     if (answers_at_once) incoming->reply({});
     served.push_back(std::move(incoming));
@@ -173,7 +174,7 @@ TEST_F(AgentTest, ConnectsWhenFirstCalled) {
   EXPECT_FALSE(a_.answers[0].error);
   EXPECT_EQ(report_of(a_, "b").state, "connected");
   EXPECT_EQ(report_of(b_, "a").state, "connected");
-  EXPECT_EQ(b_.served.at(0)->caller(), "a");
+  EXPECT_EQ(b_.served.at(0)->caller().name, "a");
   const Activity activity = a_.agent->activity();
   EXPECT_EQ(activity.busy, 0u);
   EXPECT_EQ(activity.sent, 1u);
@@ -330,15 +331,40 @@ TEST_F(AgentTest, CloseAnswersEverything) {
 
 TEST_F(AgentTest, MessagesOfOtherProtocolsPassThrough) {
   std::vector<std::string> from;
-  b_.agent->on_control_message = [&](const std::string& peer, wire::Message message) {
+  b_.agent->on_control_message = [&](const transport::PeerIdentity& peer, wire::Message message) {
     EXPECT_TRUE(std::holds_alternative<wire::Arrival>(message));
-    from.push_back(peer);
+    from.push_back(peer.name);
   };
   EXPECT_FALSE(a_.agent->send_to("b", wire::encode(wire::Arrival{1}))) << "not connected yet";
   run(50ms);
   EXPECT_TRUE(a_.agent->send_to("b", wire::encode(wire::Arrival{1})));
   run(5ms);
   EXPECT_EQ(from, std::vector<std::string>{"a"});
+}
+
+TEST_F(AgentTest, ThoseWhoKeepBooksLearnWhoIsThereAndWhoIsNotLetInAgain) {
+  std::vector<transport::PeerIdentity> met;
+  a_.agent->on_connected = [&](const transport::PeerIdentity& peer) { met.push_back(peer); };
+  std::vector<Incarnation> rejoined;
+  b_.agent->on_rejoined = [&](Incarnation incarnation) { rejoined.push_back(incarnation); };
+  EXPECT_EQ(a_.agent->reach("b"), std::nullopt);
+  EXPECT_EQ(a_.agent->bar("b"), Incarnation{}) << "it never was there";
+  run(50ms);
+  ASSERT_EQ(met.size(), 1u);
+  EXPECT_EQ(met[0].name, "b");
+  const Incarnation first = met[0].incarnation;
+  EXPECT_EQ(a_.agent->reach("b"), first);
+  EXPECT_EQ(a_.agent->bar("b"), std::nullopt) << "it is connected";
+  EXPECT_FALSE(
+      a_.agent->send_to("b", Incarnation{number(first) + 1}, wire::References{1, 1, {}, {}}));
+
+  a_.agent->tell_lost("b", first);
+  run(200ms);
+  ASSERT_EQ(rejoined.size(), 1u);
+  EXPECT_GT(rejoined[0], first);
+  a_.agent->reach("b");
+  run(200ms);
+  EXPECT_EQ(a_.agent->reach("b"), rejoined[0]);
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ struct Answer {
   wire::ReceivedPayload payload;
   wire::Notes notes;
   std::optional<Error> error;
+  // Whom the call was sent to; nothing when it never left this node.
+  std::optional<Incarnation> sent_to{};
 };
 
 // Called exactly once per call, on whichever thread learnt the outcome. Must not block and must not

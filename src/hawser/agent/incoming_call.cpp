@@ -6,7 +6,7 @@
 
 namespace hawser::agent {
 
-IncomingCall::IncomingCall(wire::InFrame&& frame, wire::ReceivedCall&& call, std::string caller,
+IncomingCall::IncomingCall(wire::InFrame&& frame, wire::ReceivedCall&& call, Caller caller,
                            Deadline deadline, std::shared_ptr<AnswerPath> path,
                            RequestHandler& handler, Preparation preparation)
     : frame_(std::move(frame)),

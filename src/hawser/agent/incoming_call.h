@@ -8,6 +8,7 @@
 #include "hawser/base/clock.h"
 #include "hawser/base/guarded.h"
 #include "hawser/base/unique_function.h"
+#include "hawser/transport/link.h"
 #include "hawser/transport/poll_set.h"
 #include "hawser/wire/message.h"
 
@@ -17,8 +18,15 @@ class IncomingCall;
 
 // What is known about a request before it runs.
 struct Preparation {
-  std::shared_ptr<void> target;  // whatever the handler wants to find again in handle()
-  bool brief = false;            // known to return within microseconds
+  std::shared_ptr<void> target;      // whatever the handler wants to find again in handle()
+  bool brief = false;                // known to return within microseconds
+  std::shared_ptr<void> attached{};  // dies with the call
+};
+
+// Who sent a request.
+struct Caller {
+  std::string name;
+  Incarnation incarnation{};
 };
 
 // Runs requests: the upper layers.
@@ -26,7 +34,10 @@ class RequestHandler {
  public:
   virtual ~RequestHandler() = default;
   // On the thread that received the request: must be quick, and not run user code.
-  virtual Preparation prepare(const wire::ReceivedCall& call) const = 0;
+  virtual Preparation prepare(wire::ReceivedCall& call, const transport::PeerIdentity& from) = 0;
+  // An answer with references in it has been received; likewise, and whether or not anybody still
+  // wants the answer.
+  virtual void references_received(wire::ReceivedPayload& payload) = 0;
   // On a hand of the crew: runs user code. Answers through `call`, now or later, from any thread.
   virtual void handle(std::shared_ptr<IncomingCall> call) = 0;
 };
@@ -49,15 +60,15 @@ class AnswerPath {
 class IncomingCall final : public transport::Task,
                            public std::enable_shared_from_this<IncomingCall> {
  public:
-  IncomingCall(wire::InFrame&& frame, wire::ReceivedCall&& call, std::string caller,
-               Deadline deadline, std::shared_ptr<AnswerPath> path, RequestHandler& handler,
-               Preparation preparation);
+  IncomingCall(wire::InFrame&& frame, wire::ReceivedCall&& call, Caller caller, Deadline deadline,
+               std::shared_ptr<AnswerPath> path, RequestHandler& handler, Preparation preparation);
   ~IncomingCall() override;
 
   const wire::ReceivedCall& call() const { return call_; }
   wire::ReceivedPayload& payload() { return call_.payload; }  // may be moved from, once
-  const std::string& caller() const { return caller_; }
+  const Caller& caller() const { return caller_; }
   const std::shared_ptr<void>& target() const { return preparation_.target; }
+  const std::shared_ptr<void>& attached() const { return preparation_.attached; }
   Deadline deadline() const { return deadline_; }
 
   // The first one counts. False when the call had been answered, or nobody waits any more.
@@ -85,7 +96,7 @@ class IncomingCall final : public transport::Task,
 
   const wire::InFrame frame_;  // call_ points into it
   wire::ReceivedCall call_;
-  const std::string caller_;
+  const Caller caller_;
   const Deadline deadline_;
   const std::shared_ptr<AnswerPath> path_;
   RequestHandler& handler_;

@@ -28,7 +28,8 @@ class RecordingPath final : public AnswerPath {
 class KeepingHandler final : public RequestHandler {
  public:
   void handle(std::shared_ptr<IncomingCall> call) override { handled.push_back(std::move(call)); }
-  Preparation prepare(const wire::ReceivedCall&) const override { return {}; }
+  Preparation prepare(wire::ReceivedCall&, const transport::PeerIdentity&) override { return {}; }
+  void references_received(wire::ReceivedPayload&) override {}
 
   std::vector<std::shared_ptr<IncomingCall>> handled;
 };
@@ -40,8 +41,9 @@ class IncomingCallTest : public ::testing::Test {
     call.id = CallId{7};
     call.function = "f";
     call.one_way = one_way;
-    return std::make_shared<IncomingCall>(wire::InFrame{}, std::move(call), "caller",
-                                          Deadline::never(), path_, handler_, Preparation{});
+    return std::make_shared<IncomingCall>(wire::InFrame{}, std::move(call),
+                                          Caller{"caller", Incarnation{1}}, Deadline::never(),
+                                          path_, handler_, Preparation{});
   }
 
   std::shared_ptr<RecordingPath> path_ = std::make_shared<RecordingPath>();

@@ -18,9 +18,10 @@ Overloaded(Fs...) -> Overloaded<Fs...>;  // clang 14 needs to be told
 
 std::int64_t nanoseconds(TimePoint at) { return at.time_since_epoch().count(); }
 
-Answer failed(Error error) {
+Answer failed(Error error, std::optional<Incarnation> sent_to = std::nullopt) {
   Answer answer;
   answer.error.emplace(std::move(error));
+  answer.sent_to = sent_to;
   return answer;
 }
 
@@ -79,7 +80,8 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
     const bool sent = send(wire::encode(std::move(message)));  // if not, end() fails the call
     if (sent && one_way) complete(*id, Answer{});              // nobody answers
   } catch (const Error& error) {
-    complete(*id, failed(error));
+    if (auto unsent = take(*id))
+      unsent->on_answer(failed(error.about(peer().name, unsent->function)));
   }
   return *id;
 }
@@ -116,6 +118,7 @@ void Session::complete(CallId id, Answer&& answer) {
   std::optional<OutstandingCall> call = take(id);
   if (!call) return;
   if (HAWSER_FAULT(kDropAnswer)) return;
+  answer.sent_to = peer().incarnation;
   if (answer.error) answer.error = answer.error->about(peer().name, call->function);
   call->on_answer(std::move(answer));
 }
@@ -124,7 +127,7 @@ void Session::cancel(CallId id, const Error& why) {
   std::optional<OutstandingCall> call = take(id);
   if (!call) return;
   send(wire::encode(wire::Cancel{id}));
-  call->on_answer(failed(why.about(peer().name, call->function)));
+  call->on_answer(failed(why.about(peer().name, call->function), peer().incarnation));
 }
 
 // ------------------------------------------------------------------------------- receiving
@@ -143,6 +146,7 @@ std::shared_ptr<transport::Task> Session::on_frame(wire::InFrame frame) {
           [&](wire::ReceivedCall& call) { return accept_call(std::move(frame), std::move(call)); },
           [&](wire::ReceivedReply& reply) -> std::shared_ptr<transport::Task> {
             const CallId id = reply.id;
+            if (!reply.payload.references.empty()) handler_.references_received(reply.payload);
             Answer answer;
             answer.frame = std::move(frame);
             answer.payload = std::move(reply.payload);
@@ -152,6 +156,7 @@ std::shared_ptr<transport::Task> Session::on_frame(wire::InFrame frame) {
           },
           [&](wire::ReceivedFailure& failure) -> std::shared_ptr<transport::Task> {
             const CallId id = failure.id;
+            if (!failure.payload.references.empty()) handler_.references_received(failure.payload);
             Answer answer;
             answer.frame = std::move(frame);
             answer.payload = std::move(failure.payload);
@@ -189,10 +194,10 @@ std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame&& frame,
           : Deadline(now + std::chrono::microseconds(static_cast<std::int64_t>(
                                std::min<std::uint64_t>(call.budget_us, INT64_MAX / 2000))));
   const CallId id = call.id;
-  Preparation preparation = handler_.prepare(call);
-  auto incoming =
-      std::make_shared<IncomingCall>(std::move(frame), std::move(call), peer().name, deadline,
-                                     shared_from_this(), handler_, std::move(preparation));
+  Preparation preparation = handler_.prepare(call, peer());
+  auto incoming = std::make_shared<IncomingCall>(
+      std::move(frame), std::move(call), Caller{peer().name, peer().incarnation}, deadline,
+      shared_from_this(), handler_, std::move(preparation));
   bool known = false, full = false;
   {
     auto tables = tables_.lock();
@@ -266,7 +271,7 @@ Deadline Session::sweep(TimePoint now) {
   for (auto& [id, call] : expired) {
     events_.outstanding_changed(-1);
     send(wire::encode(wire::Cancel{id}));
-    call.on_answer(failed(timeout_error(call, peer().name)));
+    call.on_answer(failed(timeout_error(call, peer().name), peer().incarnation));
   }
   for (auto& call : overdue) call->cancel();
   return earliest;
@@ -346,7 +351,7 @@ void Session::end(const Error& why) {
   }
   for (auto& call : calls) {
     events_.outstanding_changed(-1);
-    call.on_answer(failed(why.about(peer().name, call.function)));
+    call.on_answer(failed(why.about(peer().name, call.function), peer().incarnation));
   }
   for (auto& call : serving) call->cancel();
   for (const auto& room : wanting) room->set();

@@ -58,7 +58,8 @@ class RecordingEvents final : public SessionEvents {
 
 class KeepingHandler final : public RequestHandler {
  public:
-  Preparation prepare(const wire::ReceivedCall&) const override { return {}; }
+  Preparation prepare(wire::ReceivedCall&, const transport::PeerIdentity&) override { return {}; }
+  void references_received(wire::ReceivedPayload&) override {}
   void handle(std::shared_ptr<IncomingCall> call) override { calls.push_back(std::move(call)); }
 
   std::vector<std::shared_ptr<IncomingCall>> calls;

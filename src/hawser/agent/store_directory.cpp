@@ -35,9 +35,9 @@ std::uint64_t parse_number(const std::string& text) {
   return value;
 }
 
+// Numbered over the whole world: an incarnation is nobody else's, whatever the ranks and names.
 Card publish(WorldStore& store, Card card) {
-  card.incarnation =
-      Incarnation{static_cast<std::uint64_t>(store.add("incarnation/" + card.name, 1))};
+  card.incarnation = Incarnation{static_cast<std::uint64_t>(store.add("incarnation", 1))};
   store.set("card/" + card.name, write_card(card));
   return card;
 }

@@ -39,6 +39,8 @@ class Guarded {
 
   Guarded() = default;
   explicit Guarded(T data) : data_(std::move(data)) {}
+  template <class... Args>
+  explicit Guarded(std::in_place_t, Args&&... args) : data_(std::forward<Args>(args)...) {}
 
   Held lock() { return Held(mutex_, data_); }
 

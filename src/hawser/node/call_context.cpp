@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "hawser/node/references.h"
+
 namespace hawser {
 namespace {
 thread_local const CallContext* serving = nullptr;
@@ -12,5 +14,32 @@ const CallContext* current_call() { return serving; }
 ServingCall::ServingCall(const CallContext* context) : previous_(std::exchange(serving, context)) {}
 
 ServingCall::~ServingCall() { serving = previous_; }
+
+// References in the answer are given to the caller, and are on their way once it is sent.
+void CallContext::reply(wire::Payload&& payload, const wire::Notes& notes) const {
+  if (payload.held.empty()) {
+    call_->reply(std::move(payload), notes);
+    return;
+  }
+  const agent::Caller& caller = call_->caller();
+  const auto forks = references_->give(payload, caller.name);
+  const bool sent = call_->reply(std::move(payload), notes);
+  references_->given(forks, caller.name, sent ? std::optional(caller.incarnation) : std::nullopt);
+}
+
+void CallContext::keep(std::shared_ptr<Kept> result) const {
+  static_cast<References::Expected*>(call_->attached().get())->fulfil(std::move(result));
+  call_->reply({});
+}
+
+void CallContext::fail(Error error, wire::Payload&& payload) const {
+  if (!keeps_result()) {
+    call_->fail(std::move(error), std::move(payload));
+    return;
+  }
+  static_cast<References::Expected*>(call_->attached().get())
+      ->fail({std::move(error), std::move(payload)});
+  call_->reply({});
+}
 
 }  // namespace hawser

@@ -8,27 +8,40 @@
 
 namespace hawser {
 
+class Kept;
 class Node;
+class References;
 
 // What a handler may know about the call it serves. A handler asks for it by taking a
 // `const CallContext&` as its first parameter. Cheap to copy; may outlive the handler.
 class CallContext {
  public:
-  CallContext(Node& node, std::shared_ptr<agent::IncomingCall> call)
-      : node_(&node), call_(std::move(call)) {}
+  CallContext(Node& node, References& references, std::shared_ptr<agent::IncomingCall> call)
+      : node_(&node), references_(&references), call_(std::move(call)) {}
 
   Node& node() const { return *node_; }
-  const std::string& caller() const { return call_->caller(); }
+  References& references() const { return *references_; }
+  const std::string& caller() const { return call_->caller().name; }
   Deadline deadline() const { return call_->deadline(); }
   // The caller no longer wants the answer: it cancelled, its time is up, or it is gone.
   bool cancelled() const { return call_->cancelled(); }
   // Called once when that happens, on a thread that must not be held up.
   void on_cancel(UniqueFunction<void()> callback) const { call_->on_cancel(std::move(callback)); }
 
+  // --- for whoever runs the function: the answer, once ---
+
+  // The caller wants a reference to the result, which stays here: keep() is wanted, not reply().
+  bool keeps_result() const { return call_->attached() != nullptr; }
+  void reply(wire::Payload&& payload, const wire::Notes& notes = {}) const;
+  void keep(std::shared_ptr<Kept> result) const;
+  // Of a call that keeps its result: whoever asks for the result gets the error.
+  void fail(Error error, wire::Payload&& payload = {}) const;
+
   const std::shared_ptr<agent::IncomingCall>& call() const { return call_; }
 
  private:
   Node* node_;
+  References* references_;
   std::shared_ptr<agent::IncomingCall> call_;
 };
 

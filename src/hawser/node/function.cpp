@@ -1,23 +1,11 @@
 #include "hawser/node/function.h"
 
 #include <c10/util/Exception.h>
-#include <cxxabi.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <typeinfo>
 
 namespace hawser {
-namespace {
-
-std::string demangled(const std::type_info& type) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
-  return status == 0 ? name.get() : type.name();
-}
-
-}  // namespace
 
 Error remote_error(std::exception_ptr thrown) {
   try {
@@ -59,9 +47,9 @@ void Function::invoke(const CallContext& context) {
   try {
     invoke_(context);
   } catch (const detail::BadRequest& bad) {
-    context.call()->fail(bad.error);
+    context.fail(bad.error);
   } catch (...) {
-    context.call()->fail(remote_error(std::current_exception()));
+    context.fail(remote_error(std::current_exception()));
   }
 }
 

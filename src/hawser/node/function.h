@@ -12,6 +12,7 @@
 
 #include "hawser/base/future.h"
 #include "hawser/node/call_context.h"
+#include "hawser/node/kept_value.h"
 #include "hawser/tensor/convert.h"
 
 // How a typed C++ function becomes one that can be called from elsewhere.
@@ -77,7 +78,13 @@ struct SettledType<Future<T>> {
 
 template <class R>
 void answer(const CallContext& context, R&& result) {
-  context.call()->reply(write_result(nullptr, std::forward<R>(result)));
+  if (context.keeps_result()) return context.keep(make_kept(std::forward<R>(result)));
+  if constexpr (Travels<R>) {
+    context.reply(write_result(nullptr, std::forward<R>(result)));
+  } else {
+    throw Error(ErrorKind::Invalid, "its result, a " + type_name<std::decay_t<R>>() +
+                                        ", cannot be sent: call it with remote()");
+  }
 }
 
 // The result of a future answers when it is there.
@@ -85,7 +92,7 @@ template <class T>
 void answer_with(const CallContext& context, const Future<T>& future) {
   future.on_settled([context](const typename Future<T>::Outcome& outcome) {
     if (!outcome.ok()) {
-      context.call()->fail(remote_error(std::make_exception_ptr(outcome.error())));
+      context.fail(remote_error(std::make_exception_ptr(outcome.error())));
       return;
     }
     try {
@@ -95,7 +102,7 @@ void answer_with(const CallContext& context, const Future<T>& future) {
         answer(context, outcome.value());
       }
     } catch (...) {
-      context.call()->fail(remote_error(std::current_exception()));
+      context.fail(remote_error(std::current_exception()));
     }
   });
 }
@@ -115,41 +122,46 @@ struct BadRequest {
   Error error;
 };
 
+template <class R, class... Args, class F>
+void invoke_with_arguments(const F& function, const std::string& described,
+                           const CallContext& context) {
+  auto arguments = [&] {
+    try {
+      return arguments_of<std::decay_t<Args>...>(context, described);
+    } catch (const Error& error) {
+      throw BadRequest{error};
+    }
+  }();
+  const auto call = [&]() -> R {
+    return std::apply(
+        [&](auto&... each) -> R {
+          if constexpr (std::is_invocable_v<const F&, const CallContext&, Args&&...>) {
+            return function(context, std::move(each)...);
+          } else {
+            return function(std::move(each)...);
+          }
+        },
+        arguments);
+  };
+  if constexpr (std::is_void_v<R>) {
+    call();
+    answer(context, std::monostate{});
+  } else if constexpr (IsFuture<R>::value) {
+    answer_with(context, call());
+  } else {
+    R result = call();
+    // The arguments die first: a tensor that is handed straight back then has one owner, and
+    // its memory can go back instead of being copied.
+    { auto dying = std::move(arguments); }
+    answer(context, std::move(result));
+  }
+}
+
 template <class F, class R, class... Args>
 Function::Invoke invoker(F function, std::string described) {
   return [shared = std::make_shared<const F>(std::move(function)),
           described = std::move(described)](const CallContext& context) {
-    auto arguments = [&] {
-      try {
-        return arguments_of<std::decay_t<Args>...>(context, described);
-      } catch (const Error& error) {
-        throw BadRequest{error};
-      }
-    }();
-    const F& function = *shared;
-    const auto call = [&]() -> R {
-      return std::apply(
-          [&](auto&... each) -> R {
-            if constexpr (std::is_invocable_v<const F&, const CallContext&, Args&&...>) {
-              return function(context, std::move(each)...);
-            } else {
-              return function(std::move(each)...);
-            }
-          },
-          arguments);
-    };
-    if constexpr (std::is_void_v<R>) {
-      call();
-      answer(context, std::monostate{});
-    } else if constexpr (IsFuture<R>::value) {
-      answer_with(context, call());
-    } else {
-      R result = call();
-      // The arguments die first: a tensor that is handed straight back then has one owner, and
-      // its memory can go back instead of being copied.
-      { auto dying = std::move(arguments); }
-      answer(context, std::move(result));
-    }
+    invoke_with_arguments<R, Args...>(*shared, described, context);
   };
 }
 
@@ -177,6 +189,39 @@ struct Signature<R (C::*)(Args...)> {
   static_assert(sizeof(C) == 0,
                 "a handler may run on several threads at once: its operator() must be const");
 };
+
+// Methods: member functions, and functions whose first parameter is a reference to the value.
+template <class R, class T, class... Args>
+struct MethodSignature {
+  using Value = std::remove_const_t<T>;
+  template <class F>
+  static Method wrap(const std::string& name, F function) {
+    const std::string described = type_name<Value>() + "." + name +
+                                  signature<typename SettledType<R>::Type, std::decay_t<Args>...>();
+    return [function = std::move(function), described](const CallContext& context, void* value) {
+      auto* const self = static_cast<Value*>(value);
+      const auto bound = [&](Args... args) -> R {
+        return std::invoke(function, *self, std::forward<Args>(args)...);
+      };
+      invoke_with_arguments<R, Args...>(bound, described, context);
+    };
+  }
+};
+template <class M>
+struct MemberMethod;
+template <class R, class T, class... Args>
+struct MemberMethod<R (T::*)(Args...)> : MethodSignature<R, T, Args...> {};
+template <class R, class T, class... Args>
+struct MemberMethod<R (T::*)(Args...) const> : MethodSignature<R, T, Args...> {};
+template <class F>
+struct FreeMethod : FreeMethod<decltype(&F::operator())> {};
+template <class R, class T, class... Args>
+struct FreeMethod<R (*)(T&, Args...)> : MethodSignature<R, T, Args...> {};
+template <class R, class F, class T, class... Args>
+struct FreeMethod<R (F::*)(T&, Args...) const> : MethodSignature<R, T, Args...> {};
+template <class M>
+using MethodOf =
+    std::conditional_t<std::is_member_function_pointer_v<M>, MemberMethod<M>, FreeMethod<M>>;
 
 }  // namespace detail
 

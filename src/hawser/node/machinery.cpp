@@ -81,21 +81,17 @@ void run_operator(const CallContext& context) {
     for (std::size_t i = 0; i < count; ++i) stack.push_back(read_ivalue(reader));
     reader.finish();
   } catch (const Error& error) {
-    call.fail(error);
-    return;
+    return context.fail(error);
   }
   try {
     auto results = tensor::run_operator(call.call().function, std::move(stack));
-    if (results.size() == 1) {
-      call.reply(write_result(nullptr, std::move(results.front())));
-    } else {
-      call.reply(
-          write_result(nullptr, c10::IValue(c10::ivalue::Tuple::create(std::move(results)))));
-    }
+    detail::answer(context, results.size() == 1
+                                ? std::move(results.front())
+                                : c10::IValue(c10::ivalue::Tuple::create(std::move(results))));
   } catch (const Error& error) {
-    call.fail(error);
+    context.fail(error);
   } catch (...) {
-    call.fail(remote_error(std::current_exception()));
+    context.fail(remote_error(std::current_exception()));
   }
 }
 
@@ -105,7 +101,11 @@ Node::Machinery::Machinery(NodeOptions options)
     : options_(std::move(options)),
       fork_depth_(fork_depth()),
       call_timeout_(options_.call_timeout),
-      operator_functions_(run_operator) {}
+      operator_functions_(run_operator),
+      method_calls_([](const CallContext& context) { context.references().serve(context); }),
+      refused_creation_(std::make_shared<Function>("", "(...)", [](const CallContext& context) {
+        context.fail(Error(ErrorKind::PeerLost, "its caller has given up the reference to it"));
+      })) {}
 
 Node::Machinery::~Machinery() = default;
 
@@ -225,7 +225,7 @@ void Node::Machinery::start(Node& node) {
                                                                      .directory = *directory_,
                                                                      .workshop = *this,
                                                                      .handler = *this});
-  connect_departure();
+  connect_protocols();
   agent_->introduce(identity);
   open_transports();
   control_.start();
@@ -236,6 +236,9 @@ void Node::Machinery::start(Node& node) {
                    .endpoints = endpoints_};
   card = directory_->join_now(std::move(card), options_.world_size.has_value());
   identity.incarnation = card.incarnation;
+  references_ = std::make_shared<References>(
+      refs::Self{card.name, card.incarnation, refs::origin_of(card.rank, card.incarnation)},
+      References::Surroundings{*agent_, control_, clock_, crew_, node, weak_from_this()});
   crew_->start();
   directory_->start();
   agent_->start(identity, card, listening,
@@ -248,16 +251,29 @@ void Node::Machinery::start(Node& node) {
 
 // ------------------------------------------------------------------------------- leaving
 
-void Node::Machinery::connect_departure() {
+void Node::Machinery::connect_protocols() {
   departure_ = std::make_unique<agent::DepartureDriver>(options_.name, *agent_, clock_, control_);
-  agent_->on_control_message = [this](const std::string& peer, const wire::Message& message) {
-    departure_->control_message(peer, message);
+  agent_->on_control_message = [this](const transport::PeerIdentity& peer, wire::Message message) {
+    if (auto* records = std::get_if<wire::References>(&message)) {
+      references_->received(peer.name, peer.incarnation, std::move(*records));
+    } else {
+      departure_->control_message(peer.name, message);
+    }
   };
+  agent_->on_connected = [this](const transport::PeerIdentity& peer) {
+    references_->connected(peer.name, peer.incarnation);
+  };
+  agent_->on_barred = [this](const std::string& peer, Incarnation incarnation) {
+    references_->barred(peer, incarnation);
+  };
+  agent_->on_rejoined = [this](Incarnation incarnation) { references_->rejoined(incarnation); };
   agent_->on_peer_lost = [this](const std::string& peer, const Error&) {
     departure_->connection_lost(peer);
+    references_->disconnected(peer);
   };
   agent_->on_given_up = [this](const std::string& peer, const Error&) {
     departure_->given_up(peer);
+    references_->given_up(peer);
   };
 }
 
@@ -359,6 +375,26 @@ std::optional<std::uint32_t> Node::Machinery::look_up(std::string_view name, Dea
   return future.get();
 }
 
+// In a world of fixed members all leave together, so nothing need stay behind. Elsewhere others may
+// go on using what is here until this node is gone, and then find that out.
+void Node::Machinery::release_references(Deadline deadline) {
+  constexpr Duration kPatience = std::chrono::seconds(5);
+  deadline = std::min(deadline, Deadline::after(clock_, kPatience));
+  references_->release_all();
+  const auto done = [&] {
+    if (options_.world_size) return references_->idle();
+    const RefCounts counts = references_->count();
+    return counts.held == 0 && counts.unsettled == 0;
+  };
+  while (!done()) {
+    if (!pause(std::chrono::milliseconds(1), deadline)) break;
+  }
+  for (const std::string& leak : references_->describe_leaks()) {
+    log::Line(log::Level::Warning, "node")
+        << "still referenced when '" << options_.name << "' left: " << leak;
+  }
+}
+
 bool Node::Machinery::close(Duration patience) {
   if (inherited() || closing_.exchange(true)) return true;
   const Deadline deadline = Deadline::after(clock_, patience);
@@ -370,6 +406,7 @@ bool Node::Machinery::close(Duration patience) {
     agent_->close(Error(ErrorKind::Invalid, "the node '" + options_.name + "' is closed"));
   for (auto& transport : transports_) transport->close();
   if (directory_) directory_->stop(deadline);
+  if (references_) references_->close();
   const bool all_ended = !crew_ || crew_->stop(deadline);
   if (set_) set_->clear();
   control_.stop();
@@ -407,7 +444,8 @@ agent::CallHandle Node::Machinery::request(agent::Request&& request,
   return agent_->request(std::move(request), std::move(handler));
 }
 
-void Node::Machinery::notice(std::string_view to, wire::Call message) {
+void Node::Machinery::notice(std::string_view to, wire::Call message,
+                             agent::AnswerHandler on_sent) {
   const Duration budget = call_timeout();
   const TimePoint now = clock_.now();
   request({.to = to,
@@ -415,32 +453,47 @@ void Node::Machinery::notice(std::string_view to, wire::Call message) {
            .started = now,
            .deadline = Deadline::from(now, budget),
            .budget = budget},
-          [](agent::Answer&&) {});
+          std::move(on_sent));
 }
 
 void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
-  const CallContext context(*node_, call);
+  const CallContext context(*node_, *references_, call);
   if (call->target()) return static_cast<Function*>(call->target().get())->run(context);
   switch (call->call().target) {
     case wire::TargetKind::Function:
-      call->fail(Error(ErrorKind::Invalid, "'" + options_.name + "' serves no function named '" +
-                                               std::string(call->call().function) + "'"));
+      context.fail(Error(ErrorKind::Invalid, "'" + options_.name + "' serves no function named '" +
+                                                 std::string(call->call().function) + "'"));
       return;
-    case wire::TargetKind::Operator:  // always has a target
+    case wire::TargetKind::Operator:  // these always have a target
+    case wire::TargetKind::Method:
     case wire::TargetKind::Script:
     case wire::TargetKind::Python:
-      call->fail(Error(ErrorKind::Refused,
-                       "'" + options_.name + "' does not run " +
-                           (call->call().target == wire::TargetKind::Script ? "script functions"
-                                                                            : "Python functions")));
+      context.fail(Error(ErrorKind::Refused, "'" + options_.name + "' does not run " +
+                                                 (call->call().target == wire::TargetKind::Script
+                                                      ? "script functions"
+                                                      : "Python functions")));
       return;
   }
 }
 
-agent::Preparation Node::Machinery::prepare(const wire::ReceivedCall& call) const {
-  auto function = find(call.target, call.function);
-  const bool brief = function && function->is_brief();
-  return {std::move(function), brief};
+agent::Preparation Node::Machinery::prepare(wire::ReceivedCall& call,
+                                            const transport::PeerIdentity& from) {
+  if (!call.payload.references.empty()) references_->adopt(call.payload);
+  auto function = call.target == wire::TargetKind::Method ? method_calls_.find(call.function)
+                                                          : find(call.target, call.function);
+  agent::Preparation preparation;
+  if (call.creates) {
+    preparation.attached =
+        references_->accept(*call.creates, call.function, {from.name, from.incarnation});
+    if (!preparation.attached) function = refused_creation_;
+  }
+  preparation.brief = function && function->is_brief();
+  preparation.target = std::move(function);
+  return preparation;
+}
+
+void Node::Machinery::references_received(wire::ReceivedPayload& payload) {
+  references_->adopt(payload);
 }
 
 std::shared_ptr<Function> Node::Machinery::find(wire::TargetKind kind,
@@ -464,6 +517,23 @@ void Node::Machinery::add(std::shared_ptr<Function> function) {
   }
   const std::unique_lock lock(functions_mutex_);
   functions_.insert_or_assign(name, std::move(function));
+}
+
+void Node::Machinery::add_method(const std::type_info& type, std::string name,
+                                 std::shared_ptr<const Method> method) {
+  refuse_if_inherited();
+  if (name.empty() || name.size() > wire::kMaxFunctionBytes) {
+    invalid("a method's name must be 1 to " + std::to_string(wire::kMaxFunctionBytes) + " bytes");
+  }
+  const std::unique_lock lock(functions_mutex_);
+  methods_.insert_or_assign({type, std::move(name)}, std::move(method));
+}
+
+std::shared_ptr<const Method> Node::Machinery::find_method(const std::type_info& type,
+                                                           std::string_view name) const {
+  const std::shared_lock lock(functions_mutex_);
+  const auto found = methods_.find({type, std::string(name)});
+  return found == methods_.end() ? nullptr : found->second;
 }
 
 bool Node::Machinery::withdraw(std::string_view name) {

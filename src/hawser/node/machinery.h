@@ -5,6 +5,7 @@
 #include <shared_mutex>
 #include <string>
 #include <string_view>
+#include <typeindex>
 #include <unordered_map>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "hawser/base/random.h"
 #include "hawser/node/function_table.h"
 #include "hawser/node/node.h"
+#include "hawser/node/references.h"
 #include "hawser/tensor/operators.h"
 #include "hawser/transport/control_loop.h"
 #include "hawser/transport/doorbell.h"
@@ -45,8 +47,15 @@ class Node::Machinery final : public agent::Workshop,
   bool inherited() const;
   void refuse_if_inherited() const;  // throws Error(Invalid)
 
+  // What this node holds of others goes; waits a while until others hold nothing of it, either.
+  void release_references(Deadline deadline);
+
   void add(std::shared_ptr<Function> function);
   bool withdraw(std::string_view name);
+  void add_method(const std::type_info& type, std::string name,
+                  std::shared_ptr<const Method> method);
+  std::shared_ptr<const Method> find_method(const std::type_info& type,
+                                            std::string_view name) const;
 
   std::map<std::uint32_t, std::string> members(Deadline deadline);
   std::optional<std::uint32_t> look_up(std::string_view name, Deadline deadline);
@@ -58,7 +67,7 @@ class Node::Machinery final : public agent::Workshop,
   bool await_room(std::string_view to, const wire::Payload& payload, Deadline deadline,
                   TimePoint& now);
   agent::CallHandle request(agent::Request&& request, agent::AnswerHandler&& handler);
-  void notice(std::string_view to, wire::Call message);
+  void notice(std::string_view to, wire::Call message, agent::AnswerHandler on_sent);
   NodeReport report() const;
 
   const NodeOptions& options() const { return options_; }
@@ -66,6 +75,7 @@ class Node::Machinery final : public agent::Workshop,
   agent::Agent& agent() { return *agent_; }
   agent::StoreDirectory& directory() { return *directory_; }
   tensor::OperatorCatalog& operators() { return operators_; }
+  References& references() { return *references_; }
   const SteadyClock& clock() const { return clock_; }
 
   // agent::Workshop
@@ -78,7 +88,9 @@ class Node::Machinery final : public agent::Workshop,
 
   // agent::RequestHandler
   void handle(std::shared_ptr<agent::IncomingCall> call) override;
-  agent::Preparation prepare(const wire::ReceivedCall& call) const override;
+  agent::Preparation prepare(wire::ReceivedCall& call,
+                             const transport::PeerIdentity& from) override;
+  void references_received(wire::ReceivedPayload& payload) override;
 
  private:
   using Functions = std::map<std::string, std::shared_ptr<Function>, std::less<>>;
@@ -87,7 +99,7 @@ class Node::Machinery final : public agent::Workshop,
   std::vector<std::byte> secret();
   void open_transports();
   std::vector<transport::Transport*> listen();
-  void connect_departure();
+  void connect_protocols();
   bool await_own_calls(Deadline deadline);
   std::optional<agent::Departure::Members> await_members(Deadline deadline);
   bool pause(Duration duration, Deadline deadline);
@@ -108,6 +120,7 @@ class Node::Machinery final : public agent::Workshop,
   transport::ControlLoop control_;
   std::unique_ptr<agent::Agent> agent_;
   std::unique_ptr<agent::DepartureDriver> departure_;
+  std::shared_ptr<References> references_;  // handles of the program share it
   std::vector<std::unique_ptr<transport::Transport>> transports_;
   std::vector<std::string> endpoints_;
   std::vector<std::string> unavailable_;
@@ -119,7 +132,10 @@ class Node::Machinery final : public agent::Workshop,
 
   mutable std::shared_mutex functions_mutex_;
   Functions functions_;
+  std::map<std::pair<std::type_index, std::string>, std::shared_ptr<const Method>> methods_;
   mutable FunctionTable operator_functions_;
+  FunctionTable method_calls_;  // by the name of the method, for what is learnt about it
+  const std::shared_ptr<Function> refused_creation_;
 
   Guarded<Future<void>> dismissed_;  // valid once this node has asked to leave
   mutable Guarded<std::vector<std::string>> not_yet_joined_;  // that depart() waits for

@@ -1,5 +1,7 @@
 #include "hawser/node/node.h"
 
+#include <c10/util/Backtrace.h>
+
 #include <algorithm>
 
 #include "hawser/base/guarded.h"
@@ -97,7 +99,8 @@ UniqueFunction<void()> Node::call_written(const CallOptions& options, WrittenCal
 }
 
 UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, WrittenCall&& call,
-                                      agent::AnswerHandler&& on_answer) {
+                                      agent::AnswerHandler&& on_answer,
+                                      const wire::ReferenceTicket* creates) {
   machinery_->refuse_if_inherited();
   if (!machinery_->await_room(to, call.payload, timing.deadline, timing.now)) {
     agent::Answer answer;
@@ -108,6 +111,10 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, Writte
     on_answer(std::move(answer));
     return nullptr;
   }
+  auto use = References::Use::Safe;
+  if (call.on || !call.payload.held.empty()) {
+    use = hold_references(to, call, on_answer);
+  }
   agent::Request request{.to = to,
                          .message = {},
                          .started = timing.now,
@@ -116,7 +123,10 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, Writte
   request.message.target = call.target;
   request.message.function = call.function;
   request.message.payload = std::move(call.payload);
+  if (creates) request.message.creates = *creates;
+  if (call.on) request.message.subject = wire::RefName{call.on->id().on, call.on->id().local};
   auto handle = machinery_->request(std::move(request), std::move(on_answer));
+  if (call.on) machinery_->references().cancel_with(*call.on, use, handle);
   if (const CallContext* serving = current_call()) {
     serving->on_cancel([handle] {
       agent::Agent::cancel(
@@ -128,14 +138,126 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, Writte
   };
 }
 
+// What the call is about is in use, and what it carries is on its way, until it has ended.
+References::Use Node::hold_references(std::string_view to, WrittenCall& call,
+                                      agent::AnswerHandler& on_answer) {
+  References& references = machinery_->references();
+  const auto use = call.on ? references.begin_use(*call.on) : References::Use::Safe;
+  std::vector<refs::ForkId> forks;
+  if (!call.payload.held.empty()) {
+    try {
+      forks = references.give(call.payload, to);
+    } catch (const Error&) {
+      if (call.on) references.end_use(*call.on, use);
+      throw;
+    }
+  }
+  on_answer = [references = references.shared_from_this(), use, on = call.on, to = std::string(to),
+               forks = std::move(forks),
+               on_answer = std::move(on_answer)](agent::Answer&& answer) mutable {
+    if (!forks.empty()) references->given(forks, to, answer.sent_to);
+    if (on) references->end_use(*on, use);
+    on_answer(std::move(answer));
+  };
+  return use;
+}
+
+std::shared_ptr<RefHandle> Node::create_written(
+    const CallOptions& options, WrittenCall&& call, std::string type,
+    UniqueFunction<void(const std::optional<Error>&)> on_created, std::string origin) {
+  machinery_->refuse_if_inherited();
+  const Timing timing = timing_of(options);
+  if (origin.empty() && machinery_->options().record_reference_origins) {
+    origin = c10::get_backtrace();
+  }
+  References& references = machinery_->references();
+  const References::Creation creation =
+      references.create(std::string(options.to), call.function, std::move(type), std::move(origin));
+  try {
+    send_raw(
+        options.to, timing, std::move(call),
+        [references = references.shared_from_this(), handle = creation.handle,
+         on_created = std::move(on_created)](agent::Answer&& answer) mutable {
+          references->creation_ended(*handle, answer);
+          if (on_created) on_created(answer.error);
+        },
+        &creation.ticket);
+  } catch (const Error& error) {
+    agent::Answer never_sent;
+    never_sent.error = error;
+    references.creation_ended(*creation.handle, never_sent);
+    throw;
+  }
+  return creation.handle;
+}
+
+std::shared_ptr<RefHandle> Node::keep(std::shared_ptr<Kept> value, std::string origin) {
+  machinery_->refuse_if_inherited();
+  if (origin.empty() && machinery_->options().record_reference_origins) {
+    origin = c10::get_backtrace();
+  }
+  return machinery_->references().keep(std::move(value), std::move(origin));
+}
+
+Found Node::find_local(const RefHandle& handle, Duration timeout) {
+  if (!handle.is_owner()) {
+    throw Error(ErrorKind::Invalid,
+                "the value is on '" + handle.owner() + "', not here: fetch() it");
+  }
+  struct Arrival {
+    Event there;
+    Found found;
+  };
+  const auto arrival = std::make_shared<Arrival>();
+  machinery_->references().when_there(handle, [arrival](Found found) {
+    arrival->found = std::move(found);
+    arrival->there.set();
+  });
+  const Deadline deadline = Deadline::after(machinery_->clock(), timeout);
+  if (!machinery_->crew()->wait(arrival->there, deadline)) {
+    throw Error(ErrorKind::Timeout, "the value does not exist yet");
+  }
+  if (arrival->found.failure) throw arrival->found.failure->error;
+  return arrival->found;
+}
+
+References& Node::references() const { return machinery_->references(); }
+
+std::vector<RefReport> Node::refs() const {
+  machinery_->refuse_if_inherited();
+  return machinery_->references().report();
+}
+
+void Node::add_method(const std::type_info& type, std::string name,
+                      std::shared_ptr<const Method> method) {
+  machinery_->add_method(type, std::move(name), std::move(method));
+}
+
+std::shared_ptr<const Method> Node::find_method(const std::type_info& type,
+                                                std::string_view name) const {
+  return machinery_->find_method(type, name);
+}
+
+std::shared_ptr<const Method> find_method(const CallContext& context, const std::type_info& type,
+                                          std::string_view name) {
+  auto method = context.node().find_method(type, name);
+  if (method) return method;
+  throw detail::BadRequest{
+      Error(ErrorKind::Invalid, "'" + context.node().name() + "' serves no method '" +
+                                    std::string(name) + "' of a " + demangled(type))};
+}
+
 void Node::notify_written(std::string_view to, WrittenCall&& call) {
   machinery_->refuse_if_inherited();
+  agent::AnswerHandler nothing = [](agent::Answer&&) {};
+  if (call.on || !call.payload.held.empty()) hold_references(to, call, nothing);
   wire::Call message;
   message.target = call.target;
   message.function = call.function;
   message.payload = std::move(call.payload);
   message.one_way = true;
-  machinery_->notice(to, std::move(message));
+  if (call.on) message.subject = wire::RefName{call.on->id().on, call.on->id().local};
+  machinery_->notice(to, std::move(message), std::move(nothing));
 }
 
 std::map<std::uint32_t, std::string> Node::members(Duration timeout) {
@@ -159,6 +281,7 @@ void Node::shutdown(Duration timeout) {
     throw Error(ErrorKind::Timeout, "shutdown of '" + name() + "' still waits" +
                                         (missing.empty() ? "" : " for " + missing));
   }
+  machinery_->release_references(deadline);
   close();
 }
 

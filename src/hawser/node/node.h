@@ -15,6 +15,7 @@
 #include "hawser/node/function.h"
 #include "hawser/node/inspect.h"
 #include "hawser/node/options.h"
+#include "hawser/node/references.h"
 #include "hawser/tensor/convert.h"
 
 namespace hawser {
@@ -31,7 +32,11 @@ struct WrittenCall {
   wire::TargetKind target = wire::TargetKind::Function;
   std::string function;
   wire::Payload payload;
+  std::shared_ptr<RefHandle> on{};  // Method: the value that it is about
 };
+
+template <class T>
+class Ref;  // node/ref.h
 
 // A member of a world: serves functions and calls those of others.
 //
@@ -61,6 +66,15 @@ class Node {
   void serve(std::string name, F function) {
     serve_function(make_function(std::move(name), std::move(function)));
   }
+  // Serves a method of the values that functions of this node leave behind references:
+  // serve_method("forward", &Model::forward), or a function whose first parameter is a Model&.
+  // It may run on several threads at once, on the same value.
+  template <class M>
+  void serve_method(std::string name, M method) {
+    using Traits = detail::MethodOf<M>;
+    auto wrapped = std::make_shared<const Method>(Traits::wrap(name, std::move(method)));
+    add_method(typeid(typename Traits::Value), std::move(name), std::move(wrapped));
+  }
   // False when nothing of that name was served. Calls that run already are not affected.
   bool withdraw(std::string_view name);
 
@@ -80,17 +94,7 @@ class Node {
   }
   template <class R = c10::IValue, class... Args>
   Future<R> call(const CallOptions& options, std::string_view function, Args&&... args) {
-    if (is_operator(function)) {
-      if constexpr ((std::is_constructible_v<c10::IValue, Args&&> && ...)) {
-        return send<R>(options,
-                       match_operator(function, {c10::IValue(std::forward<Args>(args))...}));
-      } else {
-        throw Error(ErrorKind::Invalid, std::string(function) + " takes IValues; one of " +
-                                            signature<R, std::decay_t<Args>...>() + " is none");
-      }
-    }
-    return send<R>(options, {wire::TargetKind::Function, std::string(function),
-                             write_arguments(nullptr, std::forward<Args>(args)...)});
+    return send<R>(options, write_call<R>(function, std::forward<Args>(args)...));
   }
   // Sends and forgets: no answer, no error, no trace if the callee is not there.
   template <class... Args>
@@ -98,6 +102,22 @@ class Node {
     notify_written(to, {wire::TargetKind::Function, std::string(function),
                         write_arguments(nullptr, std::forward<Args>(args)...)});
   }
+
+  // --- references (node/ref.h) ---
+
+  // Calls `function`; its result, an R, stays there, and the reference can be used at once. The
+  // time limit is that of the function.
+  template <class R = c10::IValue, class... Args>
+  Ref<R> remote(std::string_view to, std::string_view function, Args&&... args) {
+    return remote<R>(CallOptions{.to = to}, function, std::forward<Args>(args)...);
+  }
+  template <class R = c10::IValue, class... Args>
+  Ref<R> remote(const CallOptions& options, std::string_view function, Args&&... args);
+  // A reference to a value of this node. A pointer stands for what it points to.
+  template <class T>
+  Ref<typename Pointee<std::decay_t<T>>::Type> ref(T&& value);
+  // The values of this node behind references, and the references it holds.
+  std::vector<RefReport> refs() const;
 
   // --- the end ---
 
@@ -131,6 +151,17 @@ class Node {
                                       agent::AnswerHandler&& on_answer);
   void notify_written(std::string_view to, WrittenCall&& call);
   void serve_function(std::shared_ptr<Function> function);
+  // The result stays at the callee. `on_created` learns how the call ended, as an AnswerHandler.
+  std::shared_ptr<RefHandle> create_written(
+      const CallOptions& options, WrittenCall&& call, std::string type,
+      UniqueFunction<void(const std::optional<Error>&)> on_created = nullptr,
+      std::string origin = {});
+  std::shared_ptr<RefHandle> keep(std::shared_ptr<Kept> value, std::string origin = {});
+  // Of a value of this node, once it is there. Throws its failure, and Error(Timeout).
+  Found find_local(const RefHandle& handle, Duration timeout);
+  References& references() const;
+  std::shared_ptr<const Method> find_method(const std::type_info& type,
+                                            std::string_view name) const;
   void set_call_timeout(Duration timeout);
 
   // The node of the call that this thread serves, else the process's default node (the oldest that
@@ -151,7 +182,26 @@ class Node {
   Timing timing_of(const CallOptions& options) const;
   // Returns what cancels the call.
   UniqueFunction<void()> send_raw(std::string_view to, Timing timing, WrittenCall&& call,
-                                  agent::AnswerHandler&& on_answer);
+                                  agent::AnswerHandler&& on_answer,
+                                  const wire::ReferenceTicket* creates = nullptr);
+  References::Use hold_references(std::string_view to, WrittenCall& call,
+                                  agent::AnswerHandler& on_answer);
+  void add_method(const std::type_info& type, std::string name,
+                  std::shared_ptr<const Method> method);
+
+  template <class R, class... Args>
+  WrittenCall write_call(std::string_view function, Args&&... args) {
+    if (!is_operator(function)) {
+      return {wire::TargetKind::Function, std::string(function),
+              write_arguments(nullptr, std::forward<Args>(args)...)};
+    }
+    if constexpr ((std::is_constructible_v<c10::IValue, Args&&> && ...)) {
+      return match_operator(function, {c10::IValue(std::forward<Args>(args))...});
+    } else {
+      throw Error(ErrorKind::Invalid, std::string(function) + " takes IValues; one of " +
+                                          signature<R, std::decay_t<Args>...>() + " is none");
+    }
+  }
 
   template <class R>
   Future<R> send(const CallOptions& options, WrittenCall&& call) {
@@ -171,6 +221,9 @@ class Node {
       return read_result<R>(reader);
     });
   }
+
+  template <class T>
+  friend class Ref;
 
   std::shared_ptr<Machinery> machinery_;
 };

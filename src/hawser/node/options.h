@@ -74,6 +74,8 @@ struct NodeOptions {
 
   FailureDetectorOptions failure_detector{};
   Limits limits{};
+  // Whether refs() says where in the program each reference was created. Takes microseconds each.
+  bool record_reference_origins = false;
   // How long a thread looks on before it sleeps; 0 never, at most 200 us.
   Duration spin_limit = std::chrono::microseconds(50);
 };

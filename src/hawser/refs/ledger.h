@@ -94,6 +94,9 @@ class Ledger {
   // holds them itself; everything else is void.
   void rejoined(Self self, TimePoint now);
 
+  // Whether anything depends on that node being there.
+  bool concerns(std::string_view peer) { return matters(desk_.roster.of(peer)); }
+
   void tick(TimePoint now);
   // When tick() is wanted; too early does no harm.
   Deadline next_due() const;

@@ -1,6 +1,20 @@
 #include "hawser/tensor/convert.h"
 
-namespace hawser::detail {
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <memory>
+
+namespace hawser {
+
+std::string demangled(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
+  return status == 0 ? name.get() : type.name();
+}
+
+namespace detail {
 
 Error wrong_count(std::size_t expected, std::string_view of_what, std::size_t got) {
   return Error(ErrorKind::Invalid, "expected " + std::to_string(expected) + " " +
@@ -14,4 +28,5 @@ std::string field_name(std::pair<const char*, const char*> names, std::size_t in
   return std::string(names.first) + "." + std::string(rest.substr(0, rest.find_first_of(", ")));
 }
 
-}  // namespace hawser::detail
+}  // namespace detail
+}  // namespace hawser

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -54,6 +55,12 @@ using Carried = std::conditional_t<std::is_same_v<std::decay_t<T>, const char*> 
                                        std::is_same_v<std::decay_t<T>, char*>,
                                    std::string_view, std::decay_t<T>>;
 
+// Whether values of that type can be sent. What cannot stays where it is, behind a reference.
+template <class T>
+concept Travels = std::is_void_v<T> || requires {
+  Codec<Carried<T>>::type_name();
+};
+
 template <class T>
 void write_value(PayloadWriter& out, T&& value) {
   Codec<Carried<T>>::write(out, std::forward<T>(value));
@@ -64,12 +71,16 @@ T read_value(PayloadReader& in) {
   return Codec<T>::read(in);
 }
 
+std::string demangled(const std::type_info& type);
+
 template <class T>
 std::string type_name() {
   if constexpr (std::is_void_v<T>) {
     return "None";
-  } else {
+  } else if constexpr (Travels<T>) {
     return Codec<Carried<T>>::type_name();
+  } else {
+    return demangled(typeid(T));
   }
 }
 

@@ -91,9 +91,9 @@ void PayloadWriter::bytes(Buffer value) {
   value_.blob(segment(std::move(value)));
 }
 
-void PayloadWriter::reference(wire::ReferenceTicket ticket) {
-  value_.reference(payload_.references.size());
-  payload_.references.push_back(std::move(ticket));
+void PayloadWriter::reference(std::shared_ptr<wire::HeldReference> held) {
+  value_.reference(payload_.held.size());
+  payload_.held.push_back(std::move(held));
 }
 
 // Blobs come first among the segments: their indices are needed while writing, those of the
@@ -176,13 +176,16 @@ at::Tensor PayloadReader::tensor() {
   return unpacker_.tensor(value_.tensor());
 }
 
-const wire::ReferenceTicket& PayloadReader::reference() {
+std::shared_ptr<wire::HeldReference> PayloadReader::reference() {
   expect(wire::Tag::Reference, "reference");
   const std::uint64_t index = value_.reference();
-  if (index >= references_.size()) {
+  if (index >= held_.size()) {
     throw Error(ErrorKind::Invalid, "malformed value: no reference " + std::to_string(index));
   }
-  return references_[index];
+  if (!held_[index]) {
+    throw Error(ErrorKind::PeerLost, "a reference came too late: its owner or its giver is gone");
+  }
+  return held_[index];
 }
 
 std::size_t PayloadReader::list() {

@@ -58,7 +58,7 @@ class PayloadWriter {
   void bytes(Bytes&& value);
   void bytes(Buffer value);  // sent from where it is, unless it is small
   void tensor(at::Tensor value) { value_.tensor(packer_.add(std::move(value))); }
-  void reference(wire::ReferenceTicket ticket);
+  void reference(std::shared_ptr<wire::HeldReference> held);
   // Followed by that many values (pairs for a dict), inside a nest().
   void list(std::size_t count) { value_.list(count); }
   void tuple(std::size_t count) { value_.tuple(count); }
@@ -88,7 +88,7 @@ class PayloadReader {
   explicit PayloadReader(wire::ReceivedPayload& payload,
                          const tensor::DeviceStaging* staging = nullptr)
       : value_(payload.value),
-        references_(payload.references),
+        held_(payload.held),
         unpacker_(payload.tensors, payload.segments, staging) {}
   PayloadReader(const PayloadReader&) = delete;
 
@@ -103,7 +103,7 @@ class PayloadReader {
   std::string_view string();           // valid as long as the payload
   std::span<const std::byte> bytes();  // valid as long as the payload
   at::Tensor tensor();
-  const wire::ReferenceTicket& reference();
+  std::shared_ptr<wire::HeldReference> reference();  // Error(PeerLost) if it came too late
   // The number of values (pairs for a dict) that follow, to be read inside a nest(). It is not more
   // than the bytes that are left, but each may take many more bytes once read: reserve with care.
   std::size_t list();
@@ -124,7 +124,7 @@ class PayloadReader {
   void expect(wire::Tag tag, std::string_view wanted) const;
 
   wire::ValueReader value_;
-  std::span<const wire::ReferenceTicket> references_;
+  std::span<const std::shared_ptr<wire::HeldReference>> held_;
   tensor::TensorUnpacker unpacker_;
   int depth_ = 0;
 };

@@ -77,6 +77,7 @@ TEST(Codec, CallsRoundTrip) {
     expect_same(sent.payload, received.payload);
     EXPECT_EQ(sent.notes, received.notes);
     EXPECT_EQ(sent.creates, received.creates);
+    EXPECT_EQ(sent.subject, received.subject);
   }
 }
 
@@ -121,6 +122,7 @@ TEST(Codec, OtherMessagesRoundTrip) {
     expect_round_trip(random.census());
     expect_round_trip(random.census_report());
     expect_round_trip(random.dismissal());
+    expect_round_trip(random.references());
   }
 }
 
@@ -211,6 +213,7 @@ TEST(Codec, RefusesToSendWhatWouldBeRefused) {
     encode(std::move(reply));
   });
   expect_refused([&] { encode(Dismissal{{long_name}}); });
+  expect_refused([&] { encode(References{1, 1, {}, {{long_name, Incarnation(1)}}}); });
   expect_refused([&] { encode(Handshake(Hello{.features = {}, .from = long_name, .to = {}})); });
   expect_refused([&] {
     encode(Handshake(Challenge{.features = std::vector<std::uint16_t>(kMaxFeatures + 1)}));

@@ -165,6 +165,8 @@ class BodyReader {
 
 // ----------------------------------------------------------------------------------- messages
 
+RefName read_name(const fb::RefName& name) { return {name.on(), name.local()}; }
+
 Message read_call(InFrame& frame) {
   const auto& table = verified<fb::Call>(frame.body.view(), frame.kind);
   BodyReader reader(frame.body.size(), frame.segments.size());
@@ -182,6 +184,10 @@ Message read_call(InFrame& frame) {
   reader.read(table.payload(), call.payload);
   reader.read(table, call.notes);
   if (table.creates()) call.creates = reader.ticket(*table.creates());
+  if (table.subject()) call.subject = read_name(*table.subject());
+  if (call.subject.has_value() != (call.target == TargetKind::Method)) {
+    refuse("a call on a reference names none, or another call does");
+  }
   call.payload.segments = std::move(frame.segments);
   return message;
 }
@@ -247,6 +253,35 @@ Message read_dismissal(const InFrame& frame) {
   return dismissal;
 }
 
+Message read_references(const InFrame& frame) {
+  const auto& table = verified<fb::References>(frame.body.view(), frame.kind);
+  BodyReader reader(frame.body.size(), 0);
+  References message{table.expected(), table.first(), {}, {}};
+  if (const auto* children = table.children()) {
+    check_limit("children", children->size(), kMaxRecords);
+    message.children.reserve(children->size());
+    for (const fb::Party* child : *children) {
+      message.children.push_back({reader.name(child->name()), Incarnation(child->incarnation())});
+    }
+  }
+  if (const auto* records = table.records()) {
+    check_limit("records of references", records->size(), kMaxRecords);
+    message.records.reserve(records->size());
+    for (const fb::Record* record : *records) {
+      if (record->kind() == fb::RecordKind::None || record->kind() > fb::RecordKind::MAX) {
+        refuse("a record of an unknown kind");
+      }
+      const auto kind = static_cast<RecordKind>(record->kind());
+      if (kind == RecordKind::Share && record->child() >= message.children.size()) {
+        refuse("a record names a child that is not there");
+      }
+      message.records.push_back(
+          {kind, read_name(record->ref()), read_name(record->fork()), record->child()});
+    }
+  }
+  return message;
+}
+
 Message read_message(InFrame& frame) {
   if (!frame.segments.empty() && !carries_payload(frame.kind)) {
     refuse(std::string(to_string(frame.kind)) + " frames have no segments");
@@ -279,6 +314,8 @@ Message read_message(InFrame& frame) {
     }
     case Kind::Dismissal:
       return read_dismissal(frame);
+    case Kind::References:
+      return read_references(frame);
     case Kind::None:
     case Kind::Hello:
     case Kind::Challenge:

@@ -181,6 +181,36 @@ TEST(Decode, CountsAreLimited) {
   EXPECT_NE(objection_to(frame_of(builder, Kind::Dismissal)), "");
 }
 
+TEST(Decode, RefusesRecordsThatMakeNoSense) {
+  const fb::RefName name(1, 2);
+  const auto objection = [&](fb::RecordKind kind, std::uint32_t child) {
+    flatbuffers::FlatBufferBuilder builder;
+    const fb::Record record(name, name, kind, child);
+    const auto records = builder.CreateVectorOfStructs(&record, 1);
+    builder.Finish(fb::CreateReferences(builder, 1, 1, records, 0));
+    return objection_to(frame_of(builder, Kind::References));
+  };
+  EXPECT_EQ(objection(fb::RecordKind::Drop, 0), "");
+  EXPECT_NE(objection(fb::RecordKind::Share, 0), "");  // there are no children
+  EXPECT_NE(objection(static_cast<fb::RecordKind>(0), 0), "");
+  EXPECT_NE(objection(static_cast<fb::RecordKind>(8), 0), "");
+}
+
+TEST(Decode, RefusesASubjectWithoutAMethodAndTheOtherWayRound) {
+  const auto objection = [](fb::TargetKind target, const fb::RefName* subject) {
+    flatbuffers::FlatBufferBuilder builder;
+    const auto function = builder.CreateString("f");
+    builder.Finish(
+        fb::CreateCall(builder, 1, target, function, 0, 0, 0, false, 0, 0, 0, 0, 0, subject));
+    return objection_to(frame_of(builder, Kind::Call));
+  };
+  const fb::RefName name(1, 2);
+  EXPECT_EQ(objection(fb::TargetKind::Method, &name), "");
+  EXPECT_EQ(objection(fb::TargetKind::Function, nullptr), "");
+  EXPECT_NE(objection(fb::TargetKind::Method, nullptr), "");
+  EXPECT_NE(objection(fb::TargetKind::Function, &name), "");
+}
+
 // ------------------------------------------------------------------------------- handshake
 
 std::string objection_to_step(Builder& builder, Kind kind) {

@@ -28,11 +28,13 @@ static_assert(agree(Kind::Arrival, fb::Kind::Arrival));
 static_assert(agree(Kind::Census, fb::Kind::Census));
 static_assert(agree(Kind::CensusReport, fb::Kind::CensusReport));
 static_assert(agree(Kind::Dismissal, fb::Kind::Dismissal));
+static_assert(agree(Kind::References, fb::Kind::References));
 static_assert(agree(TargetKind::Function, fb::TargetKind::Function));
 static_assert(agree(TargetKind::Operator, fb::TargetKind::Operator));
 static_assert(agree(TargetKind::Script, fb::TargetKind::Script));
 static_assert(agree(TargetKind::Python, fb::TargetKind::Python));
-static_assert(agree(TargetKind::Python, fb::TargetKind::MAX));
+static_assert(agree(TargetKind::Method, fb::TargetKind::Method));
+static_assert(agree(TargetKind::Method, fb::TargetKind::MAX));
 static_assert(agree(RefusalReason::Malformed, fb::RefusalReason::Malformed));
 static_assert(agree(RefusalReason::Version, fb::RefusalReason::Version));
 static_assert(agree(RefusalReason::World, fb::RefusalReason::World));
@@ -97,6 +99,8 @@ void check(const ReferenceTicket& ticket) {
 
 // FlatBuffers itself only asserts that a body stays below 2 GiB.
 void check(const Payload& payload) {
+  if (!payload.held.empty())
+    throw Error(ErrorKind::Invalid, "references were not given to anybody");
   check_count("tensors", payload.tensors.size(), kMaxTensors);
   check_count("references", payload.references.size(), kMaxReferences);
   std::size_t plain_bytes = payload.value.size();
@@ -146,6 +150,8 @@ Offset<fb::Tensor> write_tensor(Builder& builder, const TensorDesc& tensor) {
                           tensor.flags, tensor.device, tensor.storage, tensor.offset, sizes,
                           strides, parts, tensor.scale, tensor.zero_point, tensor.axis);
 }
+
+fb::RefName write_name(const RefName& name) { return {name.on, name.local}; }
 
 Offset<fb::Reference> write_reference(Builder& builder, const ReferenceTicket& ticket) {
   const auto owner = write_required_text(builder, ticket.owner);
@@ -254,11 +260,13 @@ OutFrame encode(Call&& message) {
   const auto stream = write_note(builder, message.notes.stream);
   const auto creates =
       message.creates ? write_reference(builder, *message.creates) : Offset<fb::Reference>(0);
+  const auto subject = message.subject ? std::optional(write_name(*message.subject)) : std::nullopt;
   return finish(
       builder, Kind::Call,
       fb::CreateCall(builder, number(message.id), static_cast<fb::TargetKind>(message.target),
                      function, message.budget_us, number(message.chain), message.depth,
-                     message.one_way, payload, autograd, trace, stream, creates),
+                     message.one_way, payload, autograd, trace, stream, creates,
+                     subject ? &*subject : nullptr),
       std::move(message.payload.segments));
 }
 
@@ -339,6 +347,27 @@ OutFrame encode(const Dismissal& message) {
   const auto lost = message.lost.empty() ? VectorOffset<TextOffset>(0)
                                          : builder.CreateVectorOfStrings(message.lost);
   return finish(builder, Kind::Dismissal, fb::CreateDismissal(builder, lost));
+}
+
+OutFrame encode(const References& message) {
+  check_count("records of references", message.records.size(), kMaxRecords);
+  check_count("children", message.children.size(), kMaxRecords);
+  for (const auto& child : message.children) check_length("a node name", child.name, kMaxNameBytes);
+  Builder& builder = fresh_builder();
+  std::vector<fb::Record> records;
+  records.reserve(message.records.size());
+  for (const ReferenceRecord& record : message.records) {
+    records.emplace_back(write_name(record.ref), write_name(record.fork),
+                         static_cast<fb::RecordKind>(record.kind), record.child);
+  }
+  const auto written = builder.CreateVectorOfStructs(records);
+  const auto children = write_tables<fb::Party>(
+      builder, message.children, [](Builder& b, const References::Party& child) {
+        const auto name = write_required_text(b, child.name);
+        return fb::CreateParty(b, name, number(child.incarnation));
+      });
+  return finish(builder, Kind::References,
+                fb::CreateReferences(builder, message.expected, message.first, written, children));
 }
 
 OutFrame encode(const Handshake& message) {

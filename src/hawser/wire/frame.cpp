@@ -118,6 +118,8 @@ std::string_view to_string(Kind kind) {
       return "CensusReport";
     case Kind::Dismissal:
       return "Dismissal";
+    case Kind::References:
+      return "References";
   }
   return "unknown";
 }

@@ -38,6 +38,7 @@ enum class Kind : std::uint8_t {
   Census = 49,
   CensusReport = 50,
   Dismissal = 51,
+  References = 64,
 };
 
 std::string_view to_string(Kind kind);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -77,12 +78,20 @@ struct ReferenceTicket {
   bool operator==(const ReferenceTicket&) const = default;
 };
 
+// A reference as a node holds it; the layers above know more.
+class HeldReference {
+ public:
+  virtual ~HeldReference() = default;
+};
+
 // Arguments or a result to be sent. `value` is in the format of value.h.
 struct Payload {
   ValueBytes value{};
   std::vector<TensorDesc> tensors{};
   std::vector<ReferenceTicket> references{};
   std::vector<Buffer> segments{};
+  // What `references` is made of once it is known who gets them. Not sent: empty by then.
+  std::vector<std::shared_ptr<HeldReference>> held{};
 };
 
 // The same as received. `value` points into the frame; everything else is owned. Checked: tensors
@@ -93,6 +102,8 @@ struct ReceivedPayload {
   std::vector<TensorDesc> tensors{};
   std::vector<ReferenceTicket> references{};
   std::vector<Buffer> segments{};
+  // What has become of `references` here; filled by the layers above.
+  std::vector<std::shared_ptr<HeldReference>> held{};
 };
 
 struct AutogradNote {
@@ -126,7 +137,21 @@ struct Notes {
   bool operator==(const Notes&) const = default;
 };
 
-enum class TargetKind : std::uint8_t { Function = 0, Operator = 1, Script = 2, Python = 3 };
+enum class TargetKind : std::uint8_t {
+  Function = 0,
+  Operator = 1,
+  Script = 2,
+  Python = 3,
+  Method = 4
+};
+
+// Names one value, or one holder's title to it.
+struct RefName {
+  std::uint64_t on = 0;
+  std::uint64_t local = 0;
+
+  bool operator==(const RefName&) const = default;
+};
 
 struct Hello {
   std::uint16_t major = kProtocolMajor;
@@ -192,6 +217,7 @@ struct CallWith {
   Content payload{};
   Notes notes{};
   std::optional<ReferenceTicket> creates{};
+  std::optional<RefName> subject{};  // of a Method, and only of one
 };
 template <class Content>
 struct ReplyWith {
@@ -259,10 +285,43 @@ struct Dismissal {
   bool operator==(const Dismissal&) const = default;
 };
 
+enum class RecordKind : std::uint8_t {
+  Claim = 1,
+  Share = 2,
+  Drop = 3,
+  Refuse = 4,
+  Confirm = 5,
+  Deny = 6,
+  Inquire = 7,
+};
+struct ReferenceRecord {
+  RecordKind kind = RecordKind::Claim;
+  RefName ref{};
+  RefName fork{};
+  std::uint32_t child = 0;  // Share: index into `children`
+
+  bool operator==(const ReferenceRecord&) const = default;
+};
+struct References {
+  struct Party {
+    std::string name{};
+    Incarnation incarnation{};
+
+    bool operator==(const Party&) const = default;
+  };
+  std::uint64_t expected = 0;
+  std::uint64_t first = 0;
+  std::vector<ReferenceRecord> records{};
+  std::vector<Party> children{};
+
+  bool operator==(const References&) const = default;
+};
+
 using Handshake = std::variant<Hello, Challenge, Proof, Welcome, Refusal>;
 // What a connection carries after its handshake, as received.
-using Message = std::variant<ReceivedCall, ReceivedReply, ReceivedFailure, Cancel, Heartbeat,
-                             HeartbeatEcho, Goodbye, Arrival, Census, CensusReport, Dismissal>;
+using Message =
+    std::variant<ReceivedCall, ReceivedReply, ReceivedFailure, Cancel, Heartbeat, HeartbeatEcho,
+                 Goodbye, Arrival, Census, CensusReport, Dismissal, References>;
 
 // What a message may hold, whatever the limits of a node: encode() refuses more, and so does
 // decode(), because a peer that sends it is not one of us.
@@ -272,6 +331,7 @@ inline constexpr std::size_t kMaxFeatures = 256;
 inline constexpr std::size_t kMaxTensors = 262'144;
 inline constexpr std::size_t kMaxReferences = 65'536;
 inline constexpr std::size_t kMaxLostNames = 65'536;
+inline constexpr std::size_t kMaxRecords = 65'536;  // in References, and as many children
 inline constexpr std::size_t kMaxPayloadBytes = kMaxValueBytes;  // without the segments
 // Longer texts (of errors, of reasons) are cut when they are sent.
 inline constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;
@@ -292,6 +352,7 @@ OutFrame encode(const Arrival& message);
 OutFrame encode(const Census& message);
 OutFrame encode(const CensusReport& message);
 OutFrame encode(const Dismissal& message);
+OutFrame encode(const References& message);
 OutFrame encode(const Handshake& message);
 
 // Decoding. An error (always Invalid) means that the frame is malformed and the connection must be

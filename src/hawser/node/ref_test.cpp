@@ -1,0 +1,264 @@
+#include "hawser/node/ref.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <latch>
+#include <thread>
+
+#include "tests/support/memory_store.h"
+
+namespace hawser {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Stays where it is: it has no Codec.
+class Counter {
+ public:
+  explicit Counter(std::int64_t start) : value_(start) { ++alive; }
+  ~Counter() { --alive; }
+  std::int64_t add(std::int64_t by) { return value_ += by; }
+  std::int64_t value() const { return value_; }
+  std::shared_ptr<Counter> clone() const { return std::make_shared<Counter>(value()); }
+
+  static inline std::atomic<int> alive{0};
+
+ private:
+  std::atomic<std::int64_t> value_;
+};
+
+Error error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return Error(ErrorKind::Invalid, "");
+}
+
+void eventually(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (!condition()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    std::this_thread::yield();
+  }
+}
+
+class ThreeNodes : public ::testing::TestWithParam<std::string> {
+ protected:
+  NodeOptions options(const std::string& name, std::uint32_t rank) {
+    NodeOptions options;
+    options.name = name;
+    options.store = store_;
+    options.rank = rank;
+    options.world_size = 3;
+    options.transports = {GetParam()};
+    options.call_timeout = 20s;
+    return options;
+  }
+  ThreeNodes() {
+    for (Node* node : {&a_, &b_, &c_}) {
+      node->serve("make", [](std::int64_t start) { return std::make_unique<Counter>(start); });
+      node->serve("broken", []() -> std::int64_t { throw std::runtime_error("it broke"); });
+      node->serve("sum_of", [](std::vector<Ref<Counter>> counters) {
+        std::int64_t sum = 0;
+        for (auto& each : counters) sum += each.call<std::int64_t>("value").get();
+        return sum;
+      });
+      node->serve("slow", [this](std::int64_t start) {
+        go_on_.wait();
+        return std::make_unique<Counter>(start);
+      });
+      node->serve("plus_one", [](Ref<std::int64_t> x) { return x.fetch().get() + 1; });
+      node->serve_method("add", &Counter::add);
+      node->serve_method("value", &Counter::value);
+      node->serve_method("clone", &Counter::clone);
+      node->serve_method("throw", [](Counter&) { throw std::runtime_error("no"); });
+    }
+  }
+  // All references end, and with them all values.
+  void expect_nothing_left() {
+    for (Node* node : {&a_, &b_, &c_}) {
+      eventually([&] { return node->refs().empty(); });
+    }
+    eventually([] { return Counter::alive == 0; });
+  }
+
+  std::shared_ptr<testing::MemoryStore> store_ = std::make_shared<testing::MemoryStore>();
+  std::latch go_on_{1};
+  Node a_{options("a", 0)};
+  Node b_{options("b", 1)};
+  Node c_{options("c", 2)};
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, ThreeNodes, ::testing::Values("shm", "tcp"));
+
+TEST_P(ThreeNodes, TheValueStaysAndItsMethodsRunThere) {
+  {
+    const Ref<Counter> counter = a_.remote<Counter>("b", "make", 5);
+    EXPECT_EQ(counter.owner(), "b");
+    EXPECT_FALSE(counter.is_owner());
+    EXPECT_EQ(counter.call<std::int64_t>("add", 2).get(), 7);
+    EXPECT_EQ(counter.call<std::int64_t>("value").get(), 7);
+    EXPECT_TRUE(counter.confirmed());
+    EXPECT_EQ(Counter::alive, 1);
+  }
+  expect_nothing_left();
+}
+
+TEST_P(ThreeNodes, AValueThatTravelsCanBeFetched) {
+  b_.serve("ones", [](std::int64_t n) { return at::ones({n}); });
+  const Ref<at::Tensor> ones = a_.remote<at::Tensor>("b", "ones", 3);
+  EXPECT_TRUE(at::equal(ones.fetch().get(), at::ones({3})));
+  const Ref<at::Tensor> sum = a_.remote<at::Tensor>("b", "aten::add", at::ones({2}), at::ones({2}));
+  EXPECT_TRUE(at::equal(sum.fetch().get(), 2 * at::ones({2})));
+}
+
+TEST_P(ThreeNodes, OneThatDoesNotSaysSo) {
+  const Ref<Counter> counter = a_.remote<Counter>("b", "make", 5);
+  const Ref<std::int64_t> mistaken(counter.handle());
+  EXPECT_NE(std::string(error_of([&] { mistaken.fetch().get(); }).what()).find("cannot be sent"),
+            std::string::npos);
+  // Nor can it be the result of a call.
+  EXPECT_NE(std::string(error_of([&] { a_.call<c10::IValue>("b", "make", 5).get(); }).what())
+                .find("remote()"),
+            std::string::npos);
+  EXPECT_EQ(error_of([&] { counter.call<void>("no_such").get(); }).kind(), ErrorKind::Invalid);
+  EXPECT_EQ(error_of([&] { counter.call<void>("throw").get(); }).kind(), ErrorKind::Remote);
+}
+
+TEST_P(ThreeNodes, ReferencesTravelInArgumentsResultsAndContainers) {
+  b_.serve("pass_on", [](std::vector<Ref<Counter>> counters) { return counters; });
+  {
+    std::vector<Ref<Counter>> counters;
+    counters.push_back(a_.remote<Counter>("b", "make", 1));
+    counters.push_back(a_.remote<Counter>("c", "make", 2));
+    counters.push_back(a_.ref(std::make_shared<Counter>(4)));
+    counters.push_back(a_.remote<Counter>("a", "make", 8));
+    EXPECT_EQ(a_.call<std::int64_t>("b", "sum_of", counters).get(), 15);
+    EXPECT_EQ(a_.call<std::int64_t>("c", "sum_of", counters).get(), 15);
+    const auto back = a_.call<std::vector<Ref<Counter>>>("b", "pass_on", counters).get();
+    counters.clear();
+    EXPECT_EQ(back.at(2).local()->value(), 4);
+    EXPECT_TRUE(back.at(3).is_owner());
+    EXPECT_EQ(back.at(0).call<std::int64_t>("value").get(), 1);
+    EXPECT_EQ(a_.call<std::int64_t>("c", "sum_of", back).get(), 15);
+  }
+  expect_nothing_left();
+}
+
+// REF-4, and pipelining: nothing waits until somebody needs the value.
+TEST_P(ThreeNodes, AReferenceIsUsedAndGivenOnBeforeItsValueExists) {
+  const Ref<Counter> counter = a_.remote<Counter>("b", "slow", 5);
+  const auto added = counter.call<std::int64_t>("add", 2);
+  const Ref<Counter> clone = counter.remote<Counter>("clone");
+  const auto elsewhere =
+      a_.call<std::int64_t>("c", "sum_of", std::vector<Ref<Counter>>{counter, counter});
+  EXPECT_FALSE(added.done());
+  EXPECT_FALSE(counter.confirmed());
+  go_on_.count_down();
+  EXPECT_EQ(added.get(), 7);
+  EXPECT_EQ(elsewhere.get(), 14);
+  EXPECT_EQ(clone.call<std::int64_t>("value").get(), 7);
+}
+
+TEST_P(ThreeNodes, TheErrorOfAFunctionIsThatOfItsValueAndTravelsAlongTheChain) {
+  const Ref<std::int64_t> broken = a_.remote<std::int64_t>("b", "broken");
+  const Error first = error_of([&] { broken.fetch().get(); });
+  EXPECT_EQ(first.kind(), ErrorKind::Remote);
+  EXPECT_EQ(first.message(), "it broke");
+  EXPECT_EQ(first.details().node, "b");
+  EXPECT_EQ(first.details().function, "broken");
+  const Ref<std::int64_t> next = a_.remote<std::int64_t>("c", "plus_one", broken);
+  const Ref<std::int64_t> last = a_.remote<std::int64_t>("a", "plus_one", next);
+  EXPECT_NE(error_of([&] { last.fetch().get(); }).message().find("it broke"), std::string::npos);
+}
+
+TEST_P(ThreeNodes, ACreationThatIsTooSlowEndsWhatWaitsForIt) {
+  const Ref<Counter> late = a_.remote<Counter>({.to = "b", .timeout = 50ms}, "slow", 5);
+  const auto waiting = late.call<std::int64_t>("value");  // has 20 s of its own
+  EXPECT_EQ(error_of([&] { waiting.get(); }).kind(), ErrorKind::Timeout);
+  EXPECT_EQ(error_of([&] { late.call<std::int64_t>("value").get(); }).kind(), ErrorKind::Timeout);
+  EXPECT_EQ(error_of([&] { a_.call<std::int64_t>("c", "sum_of", std::vector{late}).get(); }).kind(),
+            ErrorKind::Timeout);
+  go_on_.count_down();
+}
+
+TEST_P(ThreeNodes, AReleasedReferenceCannotBeUsed) {
+  Ref<Counter> counter = a_.remote<Counter>("b", "make", 5);
+  const Ref<Counter> copy = counter;
+  EXPECT_EQ(counter.call<std::int64_t>("value").get(), 5);
+  counter.release();
+  EXPECT_EQ(error_of([&] { copy.call<std::int64_t>("value").get(); }).kind(), ErrorKind::Invalid);
+  expect_nothing_left();
+}
+
+TEST_P(ThreeNodes, ReferencesOfAClosedNodeSayThatItIsClosed) {
+  Ref<Counter> kept;
+  {
+    NodeOptions other;
+    other.name = "other";
+    other.store = std::make_shared<testing::MemoryStore>();
+    Node node(other);
+    kept = node.ref(std::make_shared<Counter>(3));
+    EXPECT_EQ(error_of([&] { a_.call<void>("b", "sum_of", std::vector{kept}).get(); }).kind(),
+              ErrorKind::Invalid);
+  }
+  EXPECT_EQ(error_of([&] { kept.local(); }).kind(), ErrorKind::Invalid);
+  EXPECT_EQ(Counter::alive, 0);
+}
+
+TEST_P(ThreeNodes, ReferencesToALostOwnerFailAndThoseOfALostHolderGo) {
+  const Ref<Counter> counter = a_.remote<Counter>("b", "make", 5);
+  const Ref<Counter> mine = a_.ref(std::make_shared<Counter>(3));
+  b_.serve("hold", [held = std::make_shared<std::vector<Ref<Counter>>>()](Ref<Counter> counter) {
+    held->push_back(std::move(counter));
+  });
+  a_.call<void>("b", "hold", mine).get();
+  EXPECT_EQ(counter.call<std::int64_t>("value").get(), 5);
+  eventually([&] { return a_.refs().size() == 2 && a_.refs()[0].holders.size() == 1; });
+  b_.close();
+  EXPECT_EQ(error_of([&] { counter.call<std::int64_t>("value").get(); }).kind(),
+            ErrorKind::PeerLost);
+  eventually([&] { return a_.refs().at(0).holders.empty(); });
+  EXPECT_EQ(mine.local()->value(), 3);
+}
+
+TEST_P(ThreeNodes, TheInspectorShowsWhatThereIs) {
+  const Ref<Counter> counter = a_.remote<Counter>("b", "make", 5);
+  counter.call<std::int64_t>("value").get();
+  const auto theirs = b_.refs();
+  ASSERT_EQ(theirs.size(), 1u);
+  EXPECT_TRUE(theirs[0].mine);
+  EXPECT_EQ(theirs[0].state, "ready");
+  EXPECT_EQ(theirs[0].made_by, "make");
+  EXPECT_EQ(theirs[0].holders, std::vector<std::string>{"a"});
+  EXPECT_EQ(theirs[0].bytes, sizeof(Counter));
+  EXPECT_NE(theirs[0].type.find("Counter"), std::string::npos);
+  const auto ours = a_.refs();
+  ASSERT_EQ(ours.size(), 1u);
+  EXPECT_EQ(ours[0].id, theirs[0].id);
+  EXPECT_EQ(ours[0].owner, "b");
+  EXPECT_EQ(ours[0].state, "confirmed");
+}
+
+TEST_P(ThreeNodes, ShutdownLetsGoOfEverything) {
+  const Ref<Counter> counter = a_.remote<Counter>("b", "make", 5);
+  const Ref<Counter> given = a_.ref(std::make_shared<Counter>(1));
+  EXPECT_EQ(a_.call<std::int64_t>("c", "sum_of", std::vector{counter, given}).get(), 6);
+  std::thread b([&] { b_.shutdown(20s); });
+  std::thread c([&] { c_.shutdown(20s); });
+  a_.shutdown(20s);
+  b.join();
+  c.join();
+  EXPECT_EQ(Counter::alive, 0);
+}
+
+}  // namespace
+}  // namespace hawser

@@ -1,0 +1,641 @@
+#include "hawser/node/references.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "hawser/base/log.h"
+#include "hawser/node/call_context.h"
+#include "hawser/node/function.h"
+#include "hawser/refs/ticket.h"
+#include "hawser/refs/wire_form.h"
+
+namespace hawser {
+namespace {
+
+Error closed_error() { return Error(ErrorKind::Invalid, "the node is closed"); }
+
+void serve_found(const CallContext& context, const Found& found) {
+  if (found.failure) {
+    return context.fail(found.failure->error, wire::Payload(found.failure->payload));
+  }
+  const ServingCall serving(&context);
+  try {
+    const std::string_view method = context.call()->call().function;
+    if (!method.empty()) return found.value->call(context, method);
+    if (context.keeps_result()) return context.keep(found.value);
+    context.reply(found.value->copy());
+  } catch (const detail::BadRequest& bad) {
+    context.fail(bad.error);
+  } catch (...) {
+    context.fail(remote_error(std::current_exception()));
+  }
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------------------- handles
+
+RefHandle::RefHandle(std::shared_ptr<References> references, std::string owner, refs::RefId id,
+                     std::optional<refs::ForkId> fork, std::string type)
+    : references_(std::move(references)),
+      owner_(std::move(owner)),
+      id_(id),
+      fork_(fork),
+      type_(std::move(type)) {}
+
+RefHandle::~RefHandle() {
+  if (!released()) references_->ended(*this);
+}
+
+bool RefHandle::confirmed() const {
+  if (is_owner()) return true;
+  bool confirmed = false;
+  references_->tell(
+      [&](References::State& state, TimePoint) { confirmed = state.ledger.confirmed(*fork_); });
+  return confirmed;
+}
+
+std::optional<Error> RefHandle::error() const {
+  if (released()) return Error(ErrorKind::Invalid, "the reference has been released");
+  std::optional<Error> error;
+  const bool open = references_->tell([&](References::State& state, TimePoint) {
+    if (fork_) error = state.ledger.error(*fork_);
+  });
+  return open ? error : closed_error();
+}
+
+void RefHandle::release() {
+  if (released_.exchange(true, std::memory_order_acq_rel)) return;
+  references_->ended(*this);
+  references_->tell([](References::State&, TimePoint) {});
+}
+
+// Lock-free: see HANDLE-1.
+void References::ended(const RefHandle& handle) {
+  auto* const one = new Ended{handle.id_, handle.fork_};
+  one->next = ended_.load(std::memory_order_relaxed);
+  while (!ended_.compare_exchange_weak(one->next, one, std::memory_order_release,
+                                       std::memory_order_relaxed)) {
+  }
+}
+
+void References::tell_of_ended(State& state, TimePoint now) {
+  Ended* next = ended_.exchange(nullptr, std::memory_order_acquire);
+  while (next) {
+    const std::unique_ptr<Ended> one(next);
+    next = one->next;
+    handles_alive_.fetch_sub(1, std::memory_order_relaxed);
+    if (!one->fork) {
+      state.ledger.let_go(one->id, now);
+      continue;
+    }
+    const auto known = state.handles.find(*one->fork);
+    // A copy of the ticket may have come since, and with it another handle.
+    if (known != state.handles.end() && known->second.handle.expired()) state.handles.erase(known);
+    state.ledger.drop(*one->fork, now);
+  }
+}
+
+std::shared_ptr<RefHandle> References::new_handle(State& state, std::string owner, refs::RefId id,
+                                                  std::optional<refs::ForkId> fork,
+                                                  std::string type) {
+  auto handle =
+      std::make_shared<RefHandle>(shared_from_this(), std::move(owner), id, fork, std::move(type));
+  if (fork) state.handles[*fork].handle = handle;
+  handles_alive_.fetch_add(1, std::memory_order_relaxed);
+  return handle;
+}
+
+// ------------------------------------------------------------------------------- the ledger
+
+References::References(refs::Self self, Surroundings surroundings)
+    : out_(std::move(surroundings)),
+      self_(self.name),
+      rank_(refs::rank_of(self.origin)),
+      state_(std::in_place, std::move(self)) {}
+
+References::~References() {
+  for (Ended* next = ended_.load(std::memory_order_acquire); next;) {
+    const std::unique_ptr<Ended> one(next);
+    next = one->next;
+  }
+}
+
+template <class Event>
+bool References::tell(Event event) {
+  const auto alive = out_.alive.lock();
+  if (!alive) return false;
+  const TimePoint now = out_.clock.now();
+  refs::Actions actions;
+  std::optional<TimePoint> timer;
+  {
+    auto state = state_.lock();
+    if (state->closed) return false;
+    tell_of_ended(*state, now);
+    event(*state, now);
+    actions = state->ledger.take_actions(now);
+    timer = next_timer(*state, now);
+  }
+  if (timer) {
+    out_.timers.schedule(*timer, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->timer_fired();
+    });
+  }
+  perform(std::move(actions));
+  return true;
+}
+
+template <class Event>
+void References::ask(Event event) {
+  if (!tell(std::move(event))) throw closed_error();
+}
+
+// When tell() is wanted next, if nobody has seen to that yet.
+std::optional<TimePoint> References::next_timer(State& state, TimePoint now) {
+  const Deadline due = state.ledger.next_due();
+  TimePoint at = due.is_never() ? TimePoint::max() : due.at();
+  if (handles_alive_.load(std::memory_order_relaxed) > 0) at = std::min(at, now + kTidyInterval);
+  if (at >= state.timer_due) return std::nullopt;
+  state.timer_due = at;
+  return at;
+}
+
+void References::timer_fired() {
+  tell([](State& state, TimePoint now) {
+    if (state.timer_due <= now) state.timer_due = TimePoint::max();
+    state.ledger.tick(now);
+  });
+}
+
+void References::perform(refs::Actions&& actions) {
+  std::vector<refs::RefId> dropped;
+  for (refs::Action& action : actions) {
+    if (auto* send = std::get_if<refs::Send>(&action)) {
+      out_.agent.send_to(send->to.name, send->to.incarnation, refs::to_wire(send->message));
+    } else if (auto* reach = std::get_if<refs::Reach>(&action)) {
+      if (const auto there = out_.agent.reach(reach->peer)) connected(reach->peer, *there);
+    } else if (auto* told = std::get_if<refs::TellLost>(&action)) {
+      out_.agent.tell_lost(told->party.name, told->party.incarnation);
+    } else if (auto* drop = std::get_if<refs::DropValue>(&action)) {
+      dropped.push_back(drop->ref);
+    } else if (auto* wake = std::get_if<refs::Wake>(&action)) {
+      UniqueFunction<void(refs::Finding)> then;
+      {
+        auto state = state_.lock();
+        const auto waiting = state->waiting.find(static_cast<std::uint64_t>(wake->waiter));
+        if (waiting == state->waiting.end()) continue;
+        then = std::move(waiting->second);
+        state->waiting.erase(waiting);
+      }
+      out_.scheduler->post(
+          [then = std::move(then), finding = wake->finding]() mutable { then(finding); });
+    } else if (auto* failed = std::get_if<refs::Failed>(&action)) {
+      std::unordered_map<std::uint64_t, agent::CallHandle> uses;
+      {
+        auto state = state_.lock();
+        const auto known = state->handles.find(failed->fork);
+        if (known != state->handles.end()) uses.swap(known->second.uses);
+      }
+      for (const auto& [use, call] : uses) agent::Agent::cancel(call, failed->why);
+    }
+  }
+  if (dropped.empty()) return;
+  auto values = std::make_shared<std::vector<Value>>();
+  {
+    auto state = state_.lock();
+    for (const refs::RefId& id : dropped) {
+      const auto known = state->values.find(id);
+      if (known == state->values.end()) continue;
+      values->push_back(std::move(known->second));
+      state->values.erase(known);
+    }
+  }
+  // Destructors of values are user code.
+  if (!values->empty())
+    out_.scheduler->post([values = std::move(values)]() mutable { values.reset(); });
+}
+
+// ------------------------------------------------------------------------------- the program
+
+Node& References::node() {
+  ask([](State&, TimePoint) {});
+  return out_.node;
+}
+
+std::shared_ptr<RefHandle> References::keep(std::shared_ptr<Kept> value, std::string origin) {
+  std::shared_ptr<RefHandle> handle;
+  std::string type = value->type_name();
+  ask([&](State& state, TimePoint now) {
+    const refs::RefId id = state.ledger.make(true, now);
+    state.values.emplace(id, Value{.value = std::move(value), .origin = origin});
+    handle = new_handle(state, self_, id, std::nullopt, std::move(type));
+    handle->origin_ = std::move(origin);
+  });
+  return handle;
+}
+
+References::Creation References::create(const std::string& owner, std::string_view function,
+                                        std::string type, std::string origin) {
+  Creation creation;
+  ask([&](State& state, TimePoint now) {
+    std::optional<refs::ForkId> fork;
+    if (owner == self_) {
+      const refs::RefId id = state.ledger.make(false, now);
+      state.values.emplace(id, Value{.made_by = std::string(function), .origin = origin});
+      creation.ticket.owner = self_;
+      creation.ticket.ref_on = id.on;
+      creation.ticket.ref_local = id.local;
+    } else {
+      creation.ticket = state.ledger.create(owner, type, now);
+      fork = refs::fork_of(creation.ticket);
+    }
+    creation.handle =
+        new_handle(state, owner, refs::ref_of(creation.ticket), fork, std::move(type));
+    creation.handle->origin_ = std::move(origin);
+  });
+  return creation;
+}
+
+void References::creation_ended(const RefHandle& handle, const agent::Answer& answer) {
+  if (handle.is_owner()) {
+    // It never ran, or nobody knows how it ended.
+    if (answer.error) settle(handle.id(), Found{.failure = KeptFailure{*answer.error, {}}});
+    return;
+  }
+  tell([&](State& state, TimePoint now) {
+    if (answer.error) {
+      state.ledger.creation_failed(*handle.fork(), *answer.error, answer.sent_to, now);
+    } else {
+      state.ledger.created(*handle.fork(), *answer.sent_to, now);
+    }
+  });
+}
+
+References::Use References::begin_use(const RefHandle& handle) {
+  if (handle.released()) throw Error(ErrorKind::Invalid, "the reference has been released");
+  if (handle.is_owner()) return Use::Safe;
+  Use use = Use::Safe;
+  std::optional<Error> refusal;
+  ask([&](State& state, TimePoint) {
+    const auto owner = state.ledger.begin_use(*handle.fork());
+    if (!owner.ok()) {
+      refusal = owner.error();
+    } else if (!state.ledger.confirmed(*handle.fork())) {
+      use = Use{state.next_number++};
+      state.handles[*handle.fork()].uses.emplace(static_cast<std::uint64_t>(use),
+                                                 agent::CallHandle{});
+    }
+  });
+  if (refusal) throw *refusal;
+  return use;
+}
+
+void References::end_use(const RefHandle& handle, Use use) {
+  if (handle.is_owner()) return;
+  tell([&](State& state, TimePoint now) {
+    if (use != Use::Safe) {
+      const auto known = state.handles.find(*handle.fork());
+      if (known != state.handles.end()) known->second.uses.erase(static_cast<std::uint64_t>(use));
+    }
+    state.ledger.end_use(*handle.fork(), now);
+  });
+}
+
+void References::cancel_with(const RefHandle& handle, Use use, const agent::CallHandle& call) {
+  if (use == Use::Safe) return;
+  std::optional<Error> failed;
+  tell([&](State& state, TimePoint) {
+    failed = state.ledger.error(*handle.fork());
+    const auto known = state.handles.find(*handle.fork());
+    if (failed || known == state.handles.end()) return;
+    const auto entry = known->second.uses.find(static_cast<std::uint64_t>(use));
+    if (entry != known->second.uses.end()) entry->second = call;  // else it has ended already
+  });
+  if (failed) agent::Agent::cancel(call, *failed);
+}
+
+void References::when_there(const RefHandle& handle, UniqueFunction<void(Found)> then) {
+  wait_for(handle.id(), std::move(then), nullptr);
+}
+
+std::optional<Found> References::find(const RefHandle& handle) {
+  std::optional<Found> out;
+  ask([&](State& state, TimePoint now) {
+    const refs::Waiter nobody{state.next_number++};
+    const refs::Finding finding = state.ledger.wait(handle.id(), nobody, now);
+    if (finding == refs::Finding::Pending) {
+      state.ledger.stop_waiting(handle.id(), nobody, now);
+    } else {
+      out = found(state, handle.id(), finding);
+    }
+  });
+  return out;
+}
+
+Found References::found(const State& state, const refs::RefId& id, refs::Finding finding) const {
+  const auto known = state.values.find(id);
+  if (finding == refs::Finding::Ready && known != state.values.end()) {
+    return {.value = known->second.value};
+  }
+  if (finding == refs::Finding::Failed && known != state.values.end()) {
+    return {.failure = known->second.failure};
+  }
+  return {.failure = KeptFailure{Error(ErrorKind::PeerLost,
+                                       "there is no value " + refs::to_string(id) + " on '" +
+                                           self_ + "': it is gone, or was never created",
+                                       {.node = self_}),
+                                 {}}};
+}
+
+// ------------------------------------------------------------------------------- messages
+
+std::vector<refs::ForkId> References::give(wire::Payload& payload, std::string_view to) {
+  std::vector<refs::ForkId> forks;
+  std::vector<wire::ReferenceTicket> tickets;
+  std::optional<Error> refusal;
+  ask([&](State& state, TimePoint now) {
+    for (const auto& held : payload.held) {
+      const auto& handle = static_cast<const RefHandle&>(*held);
+      if (&handle.references() != this) {
+        refusal.emplace(ErrorKind::Invalid,
+                        "a reference of another node cannot be sent by '" + self_ + "'");
+      } else if (handle.released()) {
+        refusal.emplace(ErrorKind::Invalid, "the reference has been released");
+      }
+      if (refusal) break;
+      auto ticket = handle.fork() ? state.ledger.grant(*handle.fork(), to, handle.type())
+                                  : state.ledger.grant(handle.id(), to, handle.type());
+      if (!ticket.ok()) {
+        refusal = ticket.error();
+        break;
+      }
+      forks.push_back(refs::fork_of(ticket.value()));
+      tickets.push_back(std::move(ticket.value()));
+    }
+    if (refusal) state.ledger.settled(forks, std::nullopt, now);
+  });
+  if (refusal) throw *refusal;
+  payload.references = std::move(tickets);
+  payload.held.clear();
+  return forks;
+}
+
+void References::given(const std::vector<refs::ForkId>& forks, std::string_view to,
+                       std::optional<Incarnation> sent_to) {
+  tell([&](State& state, TimePoint now) {
+    // The connection of a node to itself outlives its incarnations.
+    if (sent_to && to == self_) sent_to = state.incarnation;
+    state.ledger.settled(forks, sent_to, now);
+  });
+}
+
+void References::adopt(wire::ReceivedPayload& payload) {
+  payload.held.clear();
+  payload.held.resize(payload.references.size());
+  tell([&](State& state, TimePoint now) {
+    for (std::size_t i = 0; i < payload.references.size(); ++i) {
+      wire::ReferenceTicket& ticket = payload.references[i];
+      const refs::RefId id = refs::ref_of(ticket);
+      const refs::ForkId fork = refs::fork_of(ticket);
+      std::shared_ptr<RefHandle> handle;
+      switch (state.ledger.adopt(ticket, now)) {
+        case refs::Ledger::Adoption::Mine:
+          handle = new_handle(state, self_, id, std::nullopt, std::move(ticket.type));
+          break;
+        case refs::Ledger::Adoption::New:
+          handle = new_handle(state, std::move(ticket.owner), id, fork, std::move(ticket.type));
+          break;
+        case refs::Ledger::Adoption::Again:
+          handle = state.handles[fork].handle.lock();
+          if (handle) {
+            state.ledger.drop(fork, now);  // one handle is enough
+          } else {
+            handle = new_handle(state, std::move(ticket.owner), id, fork, std::move(ticket.type));
+          }
+          break;
+        case refs::Ledger::Adoption::Refused:
+          break;
+      }
+      payload.held[i] = std::move(handle);
+    }
+  });
+}
+
+// ------------------------------------------------------------------------------- serving
+
+References::Expected::~Expected() {
+  fail({Error(ErrorKind::Cancelled, "the call that should have made the value ended without it"),
+        {}});
+}
+
+void References::Expected::fulfil(std::shared_ptr<Kept> value) {
+  if (done_.exchange(true)) return;
+  references_->settle(id_, Found{.value = std::move(value)});
+}
+
+void References::Expected::fail(KeptFailure failure) {
+  if (done_.exchange(true)) return;
+  references_->settle(id_, Found{.failure = std::move(failure)});
+}
+
+std::shared_ptr<References::Expected> References::accept(const wire::ReferenceTicket& ticket,
+                                                         std::string_view function,
+                                                         const agent::Caller& from) {
+  const refs::RefId id = refs::ref_of(ticket);
+  if (ticket.owner != self_) return nullptr;
+  if (from.name == self_) return std::make_shared<Expected>(shared_from_this(), id);
+  bool accepted = false;
+  tell([&](State& state, TimePoint now) {
+    accepted = state.ledger.accept_creation(ticket, {from.name, from.incarnation}, now) ==
+               refs::Ledger::Creation::New;
+    if (accepted) state.values.emplace(id, Value{.made_by = std::string(function)});
+  });
+  return accepted ? std::make_shared<Expected>(shared_from_this(), id) : nullptr;
+}
+
+// A value that is there twice, or that nobody wants any more, dies here.
+void References::settle(const refs::RefId& id, Found outcome) {
+  tell([&](State& state, TimePoint) {
+    const auto known = state.values.find(id);
+    if (known == state.values.end() || known->second.value || known->second.failure) return;
+    Value& value = known->second;
+    if (outcome.failure) {
+      outcome.failure->error = outcome.failure->error.about(self_, value.made_by);
+    }
+    const bool success = outcome.value != nullptr;
+    if (!state.ledger.fulfil(id, success)) return;
+    value.value = std::move(outcome.value);
+    value.failure = std::move(outcome.failure);
+  });
+}
+
+void References::serve(const CallContext& context) {
+  const wire::RefName subject = *context.call()->call().subject;
+  wait_for(
+      refs::RefId{subject.on, subject.local},
+      [context](const Found& found) { serve_found(context, found); }, &context);
+}
+
+void References::wait_for(const refs::RefId& id, UniqueFunction<void(Found)> then,
+                          const CallContext* on_behalf_of) {
+  std::optional<Found> now_there;
+  std::uint64_t number = 0;
+  ask([&](State& state, TimePoint now) {
+    number = state.next_number++;
+    const refs::Finding finding = state.ledger.wait(id, refs::Waiter{number}, now);
+    if (finding != refs::Finding::Pending) {
+      now_there = found(state, id, finding);
+      return;
+    }
+    state.waiting.emplace(number, [self = shared_from_this(), id,
+                                   then = std::move(then)](refs::Finding later) mutable {
+      Found what;
+      {
+        auto held = self->state_.lock();
+        what = self->found(*held, id, later);
+      }
+      then(std::move(what));
+    });
+  });
+  if (now_there) return then(std::move(*now_there));
+  if (!on_behalf_of) return;
+  on_behalf_of->on_cancel([weak = weak_from_this(), id, number] {
+    const auto self = weak.lock();
+    if (!self) return;
+    UniqueFunction<void(refs::Finding)> dying;  // after the lock
+    self->tell([&](State& state, TimePoint now) {
+      const auto waiting = state.waiting.find(number);
+      if (waiting == state.waiting.end()) return;
+      dying = std::move(waiting->second);
+      state.waiting.erase(waiting);
+      state.ledger.stop_waiting(id, refs::Waiter{number}, now);
+    });
+  });
+}
+
+// ------------------------------------------------------------------------------- the world
+
+void References::connected(const std::string& peer, Incarnation incarnation) {
+  if (peer == self_) return;
+  tell([&](State& state, TimePoint now) { state.ledger.met({peer, incarnation}, now); });
+}
+
+void References::disconnected(const std::string& peer) {
+  if (peer == self_) return;
+  tell([&](State& state, TimePoint now) { state.ledger.disconnected(peer, now); });
+}
+
+void References::barred(const std::string& peer, Incarnation incarnation) {
+  tell([&](State& state, TimePoint now) { state.ledger.lost({peer, incarnation}, now); });
+}
+
+// Calls to a peer that cannot be reached fail, and that may pass. References cannot wait for it: to
+// be able to go on without it, it must not come back as who it was.
+void References::given_up(const std::string& peer) {
+  bool concerned = false;
+  tell([&](State& state, TimePoint) { concerned = state.ledger.concerns(peer); });
+  if (!concerned) return;
+  if (const auto gone = out_.agent.bar(peer)) barred(peer, *gone);
+}
+
+void References::rejoined(Incarnation incarnation) {
+  tell([&](State& state, TimePoint now) {
+    state.incarnation = incarnation;
+    state.ledger.rejoined({self_, incarnation, refs::origin_of(rank_, incarnation)}, now);
+  });
+}
+
+void References::received(const std::string& peer, Incarnation incarnation,
+                          wire::References&& message) {
+  tell([&](State& state, TimePoint now) {
+    state.ledger.receive({peer, incarnation}, refs::from_wire(std::move(message)), now);
+  });
+}
+
+// ------------------------------------------------------------------------------- the end
+
+void References::release_all() {
+  tell([](State& state, TimePoint now) { state.ledger.release_all(now); });
+}
+
+bool References::idle() {
+  bool idle = true;
+  tell([&](State& state, TimePoint) { idle = state.ledger.idle(); });
+  return idle;
+}
+
+std::vector<std::string> References::describe_leaks() {
+  std::vector<std::string> lines;
+  tell([&](State& state, TimePoint now) { lines = refs::describe_leaks(state.ledger, now); });
+  return lines;
+}
+
+void References::close() {
+  decltype(State::values) values;
+  decltype(State::waiting) waiting;
+  auto state = state_.lock();
+  state->closed = true;
+  values.swap(state->values);
+  waiting.swap(state->waiting);
+  state.unlock();  // and the values die after it
+}
+
+std::vector<RefReport> References::report() {
+  std::vector<RefReport> reports;
+  std::vector<std::pair<std::size_t, std::shared_ptr<Kept>>> values;  // are asked without the lock
+  tell([&](State& state, TimePoint now) {
+    for (const refs::OwnedReport& owned : state.ledger.owned(now)) {
+      RefReport& report = reports.emplace_back();
+      report.id = refs::to_string(owned.ref);
+      report.owner = self_;
+      report.mine = true;
+      report.state = owned.stage;
+      report.handles = owned.local;
+      report.age = owned.age;
+      for (const auto& holder : owned.holders) report.holders.push_back(holder.node);
+      const auto known = state.values.find(owned.ref);
+      if (known == state.values.end()) continue;
+      report.made_by = known->second.made_by;
+      report.origin = known->second.origin;
+      if (known->second.value) values.emplace_back(reports.size() - 1, known->second.value);
+    }
+    for (const refs::HeldReport& held : state.ledger.held(now)) {
+      RefReport& report = reports.emplace_back();
+      report.id = refs::to_string(held.ref);
+      report.owner = held.owner;
+      report.state = held.state;
+      report.handles = held.handles;
+      report.age = held.age;
+      const auto known = state.handles.find(held.fork);
+      if (known == state.handles.end()) continue;
+      if (const auto handle = known->second.handle.lock()) {
+        report.type = handle->type();
+        report.origin = handle->origin();
+      }
+    }
+  });
+  for (const auto& [index, value] : values) {
+    reports[index].type = value->type_name();
+    reports[index].bytes = value->bytes();
+  }
+  return reports;
+}
+
+RefCounts References::count() {
+  RefCounts counts;
+  tell([&](State& state, TimePoint now) {
+    for (const refs::OwnedReport& owned : state.ledger.owned(now)) {
+      ++counts.values;
+      counts.forks += owned.holders.size();
+    }
+    for (const refs::HeldReport& held : state.ledger.held(now)) {
+      ++counts.held;
+      if (held.state == "creating" || held.state == "adopted") ++counts.creating;
+    }
+    counts.unsettled = state.ledger.unacknowledged();
+  });
+  return counts;
+}
+
+}  // namespace hawser

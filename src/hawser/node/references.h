@@ -1,0 +1,254 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "hawser/agent/agent.h"
+#include "hawser/agent/incoming_call.h"
+#include "hawser/base/clock.h"
+#include "hawser/base/guarded.h"
+#include "hawser/base/scheduler.h"
+#include "hawser/base/timers.h"
+#include "hawser/node/kept.h"
+#include "hawser/refs/ledger.h"
+
+namespace hawser {
+
+class Node;
+class References;
+
+// A reference as the program holds it: to a value of this node, or to one elsewhere. When the last
+// handle is gone, the owner hears of it soon.
+//
+// Thread-safe. The destructor takes no lock and waits for nothing: it may run in a finaliser.
+class RefHandle final : public wire::HeldReference {
+ public:
+  // `fork` is empty for a value of this node.
+  RefHandle(std::shared_ptr<References> references, std::string owner, refs::RefId id,
+            std::optional<refs::ForkId> fork, std::string type);
+  ~RefHandle() override;
+  RefHandle(const RefHandle&) = delete;
+
+  References& references() const { return *references_; }
+  const std::string& owner() const { return owner_; }
+  bool is_owner() const { return !fork_.has_value(); }
+  const refs::RefId& id() const { return id_; }
+  const std::optional<refs::ForkId>& fork() const { return fork_; }
+  const std::string& type() const { return type_; }  // as far as its creator knew
+  const std::string& origin() const { return origin_; }
+
+  // The owner has this reference on its list.
+  bool confirmed() const;
+  // Why it can be used no more, if so.
+  std::optional<Error> error() const;
+  // Gives it up now instead of with the last handle. What is on its way is not affected.
+  void release();
+  bool released() const { return released_.load(std::memory_order_acquire); }
+
+ private:
+  friend class References;
+  const std::shared_ptr<References> references_;
+  const std::string owner_;
+  const refs::RefId id_;
+  const std::optional<refs::ForkId> fork_;
+  const std::string type_;
+  std::string origin_;  // where it was created, if that is recorded; set before it is shared
+  std::atomic<bool> released_{false};
+};
+
+// One reference, or one value of this node, for those who look.
+struct RefReport {
+  std::string id;
+  std::string owner;
+  bool mine = false;
+  std::string state;                 // "pending", "ready", "failed", "creating", "confirmed", ...
+  std::string type;                  // empty while it is not known
+  std::string made_by;               // the function that made it
+  std::size_t bytes = 0;             // of a value of this node
+  std::vector<std::string> holders;  // other nodes that hold it; of a value of this node
+  std::uint32_t handles = 0;         // of this node
+  Duration age{};
+  std::string origin;  // where it was created, if that is recorded
+};
+
+// What keeps shutdown from being clean, and how much there is of it.
+struct RefCounts {
+  std::size_t values = 0;     // of this node
+  std::size_t forks = 0;      // of those, at other nodes
+  std::size_t held = 0;       // of values elsewhere
+  std::size_t creating = 0;   // of those, not confirmed yet
+  std::size_t unsettled = 0;  // records that others have not acknowledged
+};
+
+// The references of a node: joins the ledger (refs/PROTOCOL.md, which says what is called when) to
+// the agent, and keeps the values. One lock is around the ledger and the values; what the ledger
+// wants done is done after it is released, and no value is destroyed under it.
+//
+//   HANDLE-1  A handle's end is put on a list without a lock. Whoever next takes the lock tells the
+//             ledger; while there are handles a timer does it every kTidyInterval.
+//
+// Thread-safe; never blocks.
+class References : public std::enable_shared_from_this<References> {
+ public:
+  struct Surroundings {
+    agent::Agent& agent;
+    Timers& timers;
+    const Clock& clock;
+    std::shared_ptr<Scheduler> scheduler;
+    Node& node;
+    // While this is there, so is all of the above (but the node, which ends with close()).
+    std::weak_ptr<void> alive;
+  };
+  References(refs::Self self, Surroundings surroundings);
+  ~References();
+
+  // Throws Error(Invalid) when it is closed.
+  Node& node();
+
+  // ------ for the program ------
+  // `origin` says where in the program that is; may be empty.
+  std::shared_ptr<RefHandle> keep(std::shared_ptr<Kept> value, std::string origin = {});
+  struct Creation {
+    std::shared_ptr<RefHandle> handle;
+    wire::ReferenceTicket ticket;  // for the call that creates the value
+  };
+  Creation create(const std::string& owner, std::string_view function, std::string type,
+                  std::string origin = {});
+  // That call has ended; exactly once.
+  void creation_ended(const RefHandle& handle, const agent::Answer& answer);
+
+  // Around each call on a reference. Throws the reason when it cannot be used.
+  enum class Use : std::uint64_t { Safe = 0 };
+  Use begin_use(const RefHandle& handle);
+  void end_use(const RefHandle& handle, Use use);
+  // The call that this use is. While it is not certain that there will be a value, it ends when
+  // that is known (unless the use is Safe).
+  void cancel_with(const RefHandle& handle, Use use, const agent::CallHandle& call);
+
+  // Of a value of this node: `then` is called with it, or with its failure, at once or later on the
+  // scheduler.
+  void when_there(const RefHandle& handle, UniqueFunction<void(Found)> then);
+  // What it is now; nothing while there is no value yet.
+  std::optional<Found> find(const RefHandle& handle);
+
+  // ------ for messages ------
+  // Makes tickets of the references in a payload for that node. Throws when one cannot be used;
+  // the payload is then as it was.
+  std::vector<refs::ForkId> give(wire::Payload& payload, std::string_view to);
+  // The message is out of our hands; `sent_to` as in Ledger::settled().
+  void given(const std::vector<refs::ForkId>& forks, std::string_view to,
+             std::optional<Incarnation> sent_to);
+  // A payload has been received, and later frames have not been looked at. Null where a reference
+  // has come too late.
+  void adopt(wire::ReceivedPayload& payload);
+
+  // ------ for serving ------
+  // The value that a call is to make. Unless it is told what became of it, that is a failure.
+  class Expected {
+   public:
+    Expected(std::shared_ptr<References> references, refs::RefId id)
+        : references_(std::move(references)), id_(id) {}
+    ~Expected();
+    Expected(const Expected&) = delete;
+    // The first one counts.
+    void fulfil(std::shared_ptr<Kept> value);
+    void fail(KeptFailure failure);
+
+   private:
+    const std::shared_ptr<References> references_;
+    const refs::RefId id_;
+    std::atomic<bool> done_{false};
+  };
+  // A call with `creates` has been received. Null when it must not run.
+  std::shared_ptr<Expected> accept(const wire::ReferenceTicket& ticket, std::string_view function,
+                                   const agent::Caller& from);
+  // Serves a call on a value of this node: at once, or when the value is there.
+  void serve(const CallContext& context);
+
+  // ------ what the agent reports ------
+  void connected(const std::string& peer, Incarnation incarnation);
+  void disconnected(const std::string& peer);
+  void barred(const std::string& peer, Incarnation incarnation);
+  void given_up(const std::string& peer);
+  void rejoined(Incarnation incarnation);
+  void received(const std::string& peer, Incarnation incarnation, wire::References&& message);
+
+  // ------ the end, and looking ------
+  // Lets go of every reference to values elsewhere; what the program still has can be used no more.
+  void release_all();
+  // Nothing of this node is held elsewhere, and the other way round.
+  bool idle();
+  std::vector<std::string> describe_leaks();
+  // The node is closed: all values go, and handles are of no more use.
+  void close();
+
+  std::vector<RefReport> report();
+  RefCounts count();
+
+ private:
+  friend class RefHandle;
+  struct Value {
+    std::shared_ptr<Kept> value{};
+    std::optional<KeptFailure> failure{};
+    std::string made_by{};
+    std::string origin{};
+  };
+  struct Handle {
+    std::weak_ptr<RefHandle> handle{};
+    std::unordered_map<std::uint64_t, agent::CallHandle> uses{};  // that end when it fails
+  };
+  struct State {
+    explicit State(refs::Self self)
+        : incarnation(self.incarnation), ledger(std::move(self), refs::LedgerOptions{}) {}
+    Incarnation incarnation;
+    refs::Ledger ledger;
+    std::unordered_map<refs::RefId, Value, refs::IdHash> values{};
+    std::unordered_map<refs::ForkId, Handle, refs::IdHash> handles{};
+    std::unordered_map<std::uint64_t, UniqueFunction<void(refs::Finding)>> waiting{};
+    std::uint64_t next_number = 1;  // of waiters and uses
+    TimePoint timer_due = TimePoint::max();
+    bool closed = false;
+  };
+  // A handle that has ended.
+  struct Ended {
+    refs::RefId id;
+    std::optional<refs::ForkId> fork;
+    Ended* next = nullptr;
+  };
+  static constexpr Duration kTidyInterval = std::chrono::milliseconds(20);
+
+  // Runs `event` on the state, under the lock, after the ledger has been told of ended handles;
+  // then does what the ledger wants done. False when the node is closed.
+  template <class Event>
+  bool tell(Event event);
+  // The same; throws when the node is closed.
+  template <class Event>
+  void ask(Event event);
+  void perform(refs::Actions&& actions);
+  void tell_of_ended(State& state, TimePoint now);
+  void ended(const RefHandle& handle);
+  std::optional<TimePoint> next_timer(State& state, TimePoint now);
+  void timer_fired();
+  std::shared_ptr<RefHandle> new_handle(State& state, std::string owner, refs::RefId id,
+                                        std::optional<refs::ForkId> fork, std::string type);
+  Found found(const State& state, const refs::RefId& id, refs::Finding finding) const;
+  void settle(const refs::RefId& id, Found outcome);
+  void wait_for(const refs::RefId& id, UniqueFunction<void(Found)> then,
+                const CallContext* on_behalf_of);
+
+  const Surroundings out_;
+  const std::string self_;
+  const std::uint32_t rank_;
+  Guarded<State> state_;
+  std::atomic<Ended*> ended_{nullptr};
+  std::atomic<std::size_t> handles_alive_{0};
+};
+
+}  // namespace hawser

@@ -35,6 +35,7 @@ from hawser.errors import (
     Timeout,
 )
 from hawser.node import Node, by_value, current_call, deadline, default_node
+from hawser.references import RRef
 
 __all__ = [
     "Cancelled",
@@ -44,6 +45,7 @@ __all__ = [
     "Node",
     "Overloaded",
     "PeerLost",
+    "RRef",
     "Refused",
     "RemoteError",
     "Timeout",

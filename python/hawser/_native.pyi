@@ -58,6 +58,8 @@ class Node:
         spin_us: float = 50.0,
         lost_after: float = 10.0,
         functions: dict[str, Callable[..., Any]] = {},
+        record_reference_origins: bool = False,
+        faults: dict[str, Any] | None = None,
         describe_exception: Callable[[BaseException], tuple[str, str, str, bytes | None]]
         | None = None,
         make_exception: Callable[[str, str, dict[str, Any]], BaseException] | None = None,
@@ -101,6 +103,29 @@ class Node:
         """Rank to name of every member of a static world, once all have joined. Raises Timeout."""
     def look_up(self, name: str) -> int | None:
         """The rank of the node of that name, None if nobody of that name is there."""
+    def connect(self, to: str, timeout: float = 60.0) -> None:
+        """Connects, so that the first call does not have to wait for that. Raises Timeout."""
+    def rank_of(self, name: str) -> int:
+        """Of a node of that name. Raises Invalid if there is none."""
+    def remote(
+        self,
+        to: str,
+        function: Any,
+        args: Sequence[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> PyRRef:
+        """Calls; the result stays there. `timeout` is for the function."""
+    def refs(self) -> list[dict[str, Any]]:
+        """The values of this node behind references, and the references it holds."""
+    def count_refs(self) -> dict[str, int]: ...
+    def ref_leaks(self) -> list[str]:
+        """A line for each reference that is still there between this node and others."""
+    def depart(self, timeout: float = 0) -> None:
+        """The first part of shutdown: returns when no member calls any other."""
+    def release_references(self, timeout: float) -> bool:
+        """The second: lets go of all references to values elsewhere. False when others have not let
+        go of those to values here in time."""
     def shutdown(self, timeout: float = 0) -> None:
         """Serves on until every member of a static world has called it or is lost, then closes."""
     def close(self, patience: float = 5.0) -> bool: ...
@@ -120,6 +145,64 @@ class Node:
     """How a call failed: (kind, message, details) -> what is raised. `kind` is the name of a class
     in hawser.errors; details: node, function, budget (s), remote_type, remote_traceback, pickled
     (bytes) where known."""
+
+class PyRRef:
+    """A reference to a value on some node. See hawser.references."""
+
+    def __init__(self, value: Any, type_hint: Any = None) -> None: ...
+    def is_owner(self) -> bool:
+        """Whether the value lives in this process."""
+    def confirmed_by_owner(self) -> bool:
+        """Whether the owner has heard of this reference. Waits for its answer if the reference came
+        in a message; not if it was created here."""
+    def owner(self) -> Any: ...
+    def owner_name(self) -> str: ...
+    def to_here(self, timeout: float = -1.0) -> Any: ...
+    def local_value(self) -> Any: ...
+    def rpc_sync(self, timeout: float = -1.0) -> Any: ...
+    def rpc_async(self, timeout: float = -1.0) -> Any: ...
+    def remote(self, timeout: float = -1.0) -> Any: ...
+    def backward(self, dist_autograd_ctx_id: int = -1, retain_graph: bool = False) -> None: ...
+    def release(self) -> None:
+        """Gives it up now instead of with the last copy of it. What is on its way is not affected."""
+    @property
+    def deleted(self) -> bool:
+        """It was released, by the program or with its node."""
+    def __await__(self) -> Generator[Any, None, Any]: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+    _kind: Any
+    _profiling_future: Any
+    @property
+    def _node(self) -> Node: ...
+    def _local_value(self) -> Any: ...
+    def _ids(self) -> tuple[int, int, int, int]:
+        """Rank and number of the value's id, and of this reference's."""
+    def _pickled_index(self) -> int: ...
+    def _raise_if_failed(self) -> None: ...
+    def _get_type(self, timeout: float = -1.0, blocking: bool = True) -> Any: ...
+    def _get_future(self) -> Future: ...
+    def _get_profiling_future(self) -> Any: ...
+    def _set_profiling_future(self, profilingFuture: Any) -> None: ...
+    def _serialize(self) -> tuple[Any, ...]: ...
+    @staticmethod
+    def _deserialize(tp: tuple[Any, ...]) -> PyRRef: ...
+
+class Method:
+    """A method of a referenced value: what calls take in place of a function. Without a name, the
+    value itself."""
+
+    def __init__(self, reference: PyRRef, name: str) -> None: ...
+    @property
+    def name(self) -> str: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+NOT_CREATED: str
+"""How the message of an error begins whose value was perhaps never created."""
+MESSAGE_KINDS: tuple[str, ...]
+"""What `faults` can name: {"fail": kinds, "delay": {kind: seconds}, "times": int}."""
+
+def _received_reference(index: int) -> PyRRef: ...
 
 class CallInfo:
     """The call that this thread serves."""

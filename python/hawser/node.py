@@ -14,7 +14,7 @@ from typing import Any
 from torch._C._distributed_c10d import Store
 
 from hawser import _native, coroutines
-from hawser._native import CallInfo, Future, current_call
+from hawser._native import CallInfo, Future, PyRRef, current_call
 from hawser.errors import Invalid
 
 __all__ = ["CallInfo", "Node", "by_value", "current_call", "deadline", "default_node"]
@@ -116,6 +116,7 @@ class Node:
         tls: dict[str, str] | None = None,
         spin_us: float = 50.0,
         lost_after: float = 10.0,
+        record_reference_origins: bool = False,
     ) -> None:
         self._native = _native.Node(
             name=name,
@@ -137,6 +138,7 @@ class Node:
             tls=tls,
             spin_us=spin_us,
             lost_after=lost_after,
+            record_reference_origins=record_reference_origins,
             functions=dict(functions)
             if isinstance(functions, dict)
             else {function.__name__: function for function in functions},
@@ -169,6 +171,24 @@ class Node:
     def notify(self, to: str, function: Any, /, *args: Any, **kwargs: Any) -> None:
         """Calls without an answer: nothing is known of how it ends."""
         self._native.notify(to, function, args, kwargs)
+
+    def remote(self, to: str, function: Any, /, *args: Any, **kwargs: Any) -> PyRRef:
+        """Calls; the result stays there, and the reference to it is there at once.
+
+        `ref.rpc_sync().method(...)` runs a method of the value where it is, `ref.to_here()` or
+        `await ref` fetches a copy. References travel in arguments and results. The value goes when
+        the last reference to it is gone. See hawser.references.
+        """
+        return self._native.remote(to, function, args, kwargs, _limited(None))
+
+    def connect(self, to: str, timeout: float = 60.0) -> None:
+        """Connects to a node, so that the first call to it does not have to wait for that."""
+        self._native.connect(to, timeout)
+
+    def refs(self) -> list[dict[str, Any]]:
+        """The values of this node behind references, and the references it holds: id, owner, state,
+        holders, type, bytes, age, and where created if `record_reference_origins` is set."""
+        return self._native.refs()
 
     # --- serving ---
 

@@ -33,6 +33,22 @@ void serve_functions(Node& node, Channel& test) {
   });
   node.serve("kept", [kept](std::size_t which) { return kept->lock()->at(which); });
   node.serve("make", [](std::int64_t bytes) { return at::full({bytes}, 7, at::kByte); });
+  const auto refs = std::make_shared<Guarded<std::vector<Ref<at::Tensor>>>>();
+  node.serve("hold_refs", [refs](std::vector<Ref<at::Tensor>> more) {
+    auto held = refs->lock();
+    held->insert(held->end(), more.begin(), more.end());
+  });
+  node.serve("pass_on", [refs, &node](std::string to, Ref<at::Tensor> ref) {
+    node.call<void>(to, "hold_refs", std::vector{ref}).get();
+    refs->lock()->push_back(std::move(ref));
+  });
+  node.serve("use_refs", [refs] {
+    const auto all = *refs->lock();
+    for (const Ref<at::Tensor>& ref : all) ref.fetch().get();
+    return all.size();
+  });
+  node.serve("drop_refs", [refs] { std::exchange(*refs->lock(), {}).clear(); });
+  node.serve("count_refs", [&node] { return node.refs().size(); });
   node.serve("resident", [] { return resident_bytes(); });
   node.serve("turned_away", [&node] { return node.inspect().connections_turned_away; });
 }

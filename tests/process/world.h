@@ -48,6 +48,9 @@ class World {
 //   keep(Tensor)        keeps it, and returns how many it has kept
 //   kept(int)           the one of that number
 //   make(int)           a byte tensor of that size
+//   hold_refs(list of Ref), pass_on(node, Ref)   keeps them; the second gives it on first
+//   use_refs(), drop_refs()                      fetches them all; lets them go
+//   count_refs()        references and referenced values it has
 //   resident()          bytes of memory in use
 //   turned_away()       connections
 class Worker {

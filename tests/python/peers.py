@@ -178,8 +178,11 @@ def _serve(path: str, name: str, options: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def world(*peers: str, **options: Any) -> Iterator[hawser.Node]:
-    """A node "me", and processes that run nodes of these names. A dynamic world."""
+def world(
+    *peers: str, mine: dict[str, Any] | None = None, **options: Any
+) -> Iterator[hawser.Node]:
+    """A node "me" with the options `mine`, and processes that run nodes of these names with
+    `options`. A dynamic world."""
     with tempfile.TemporaryDirectory(prefix="hawser-test-") as folder:
         path = f"{folder}/store"
         processes = []
@@ -189,7 +192,7 @@ def world(*peers: str, **options: Any) -> Iterator[hawser.Node]:
             process.start()
             processes.append(process)
         signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
-        node = hawser.Node("me", f"file://{path}")
+        node = hawser.Node("me", f"file://{path}", **(mine or {}))
         try:
             yield node
         finally:

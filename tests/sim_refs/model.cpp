@@ -209,6 +209,13 @@ bool Model::counts_as_holder(const Ticket& ticket) const {
   return ticket.copies > 0 && !ticket.was_adopted && fresh && present(ticket.receiver);
 }
 
+// A creator whose creation failed, for all it knows, still has the reference until it lets go.
+bool Model::may_keep(const Ticket& ticket) const {
+  const Value& value = values_[ticket.value];
+  return ticket.failed && ticket.from == 0 && ticket.handles > 0 && ticket.holder && value.owner &&
+         is_alive(*ticket.holder) && !apart(*ticket.holder, *value.owner);
+}
+
 bool Model::is_legitimate(const Ticket& ticket) const {
   if (ticket.heard) return true;
   const Value& value = values_[ticket.value];
@@ -285,7 +292,7 @@ bool Model::is_held(const Value& value) const {
   return value.local > 0 || value.creating ||
          std::any_of(value.tickets.begin(), value.tickets.end(), [&](const TicketNumber number) {
            const Ticket& ticket = tickets_[number];
-           return ticket.in_hand || ticket.uses > 0 || counts_as_holder(ticket);
+           return ticket.in_hand || ticket.uses > 0 || counts_as_holder(ticket) || may_keep(ticket);
          });
 }
 
@@ -309,7 +316,8 @@ void Model::check_rest() {
     if (!value.owner || value.dropped || !is_alive(*value.owner) || value.local > 0) continue;
     const bool held =
         std::any_of(value.tickets.begin(), value.tickets.end(), [&](const TicketNumber ticket) {
-          return tickets_[ticket].copies == 0 && counts_as_holder(tickets_[ticket]);
+          return tickets_[ticket].copies == 0 &&
+                 (counts_as_holder(tickets_[ticket]) || may_keep(tickets_[ticket]));
         });
     if (!held) {
       complain("REF-2: value " + std::to_string(number) + " of " + text(*value.owner) +

@@ -127,6 +127,7 @@ class Model {
   bool apart(const Party& one, const Party& other) const;
   // It stands for somebody who may use the value.
   bool counts_as_holder(const Ticket& ticket) const;
+  bool may_keep(const Ticket& ticket) const;
   bool is_held(const Value& value) const;
   bool is_legitimate(const Ticket& ticket) const;
   bool may_be_denied(const Ticket& ticket) const;

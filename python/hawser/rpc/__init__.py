@@ -36,20 +36,22 @@ from ._agent import (
 )
 from ._invoke import _invoke_rpc_builtin, _invoke_rpc_python_udf, _invoke_rpc_torchscript
 from ._later import (
-    PyRRef,
     RemoteProfilerManager,
-    _cleanup_python_rpc_handler,
-    _delete_all_user_and_unforked_owner_rrefs,
-    _destroy_rref_context,
     _disable_jit_rref_pickle,
     _disable_server_process_global_profiler,
     _enable_jit_rref_pickle,
     _enable_server_process_global_profiler,
+    _set_profiler_node_id,
+)
+from ._rref import (
+    PyRRef,
+    _cleanup_python_rpc_handler,
+    _delete_all_user_and_unforked_owner_rrefs,
+    _destroy_rref_context,
     _invoke_remote_builtin,
     _invoke_remote_python_udf,
     _invoke_remote_torchscript,
     _rref_context_get_debug_info,
-    _set_profiler_node_id,
 )
 from ._stock import WorkerInfo
 from .api import *  # noqa: F403

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Store
 
-from .. import _native, errors
+from .. import _native, errors, references
 from ._errors import describe_exception, make_exception
 from ._stock import WorkerInfo
 from ._transports import choose_transports
@@ -98,6 +98,7 @@ class TensorPipeAgent(RpcAgent):
             max_threads=max(_THREADS_FOR_NESTING, opts.num_worker_threads),
             describe_exception=functools.partial(describe_exception, self._me),
             make_exception=make_exception,
+            faults=self._faults(),
         )
         if self._static:
             try:
@@ -105,6 +106,10 @@ class TensorPipeAgent(RpcAgent):
             except BaseException:
                 self._node.close(0)
                 raise
+
+    def _faults(self) -> dict[str, Any] | None:
+        """What is to go wrong with messages, for agents that test how programs cope."""
+        return None
 
     def _learn_members(self) -> dict[str, WorkerInfo]:
         members: dict[str, WorkerInfo] = {}
@@ -211,9 +216,9 @@ class TensorPipeAgent(RpcAgent):
     # --- the end ---
 
     def join(self, shutdown: bool = False, timeout: float = 0) -> None:
-        """Waits for this agent's own calls; with `shutdown`, for every member, and then closes."""
+        """Waits for this agent's own calls; with `shutdown`, until no member calls any other."""
         if shutdown:
-            self._node.shutdown(timeout)
+            self._node.depart(timeout)
             return
         deadline = time.monotonic() + timeout if timeout else None
         while any(not call["incoming"] for call in self._node.inspect()["calls"]):
@@ -285,11 +290,13 @@ def _set_and_start_rpc_agent(agent: Any) -> None:
     if _current is not None and _current is not agent:
         raise RuntimeError("Current RPC agent is set!")
     _current = agent
+    references.choose_node(getattr(agent, "_node", None))
 
 
 def _reset_current_rpc_agent() -> None:
     global _current
     _current = None
+    references.choose_node(None)
 
 
 def get_rpc_timeout() -> float:

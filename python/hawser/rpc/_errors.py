@@ -14,7 +14,7 @@ import sys
 import traceback
 from typing import Any
 
-from .. import errors
+from .. import _native, errors
 
 # Programs rely on these being what they are; everything else is caught as RuntimeError.
 _CAUGHT_BY_TYPE = (ValueError, TypeError, RuntimeError)
@@ -83,6 +83,8 @@ def make_exception(kind: str, message: str, details: dict[str, Any]) -> BaseExce
     """The hook `make_exception` of a node."""
     if kind == "Remote":
         return _remote_exception(message, details)
+    if message.startswith(_native.NOT_CREATED):
+        return _creation_error(kind, message)
     if kind == "Timeout" and details.get("budget") is not None:
         return timeout_error(details["budget"], details.get("function"), details.get("node"))
     return errors.make_exception(kind, message, details)
@@ -98,6 +100,17 @@ def timeout_error(
     )
     error.budget, error.function, error.node = budget, function, node
     return error
+
+
+def _creation_error(kind: str, message: str) -> BaseException:
+    why = message.removeprefix(_native.NOT_CREATED)
+    timed_out = "timed out, and" if kind == "Timeout" else f"failed ({why}), and"
+    return errors.make_exception(
+        kind,
+        f"RRef creation via rpc.remote() {timed_out} it is possible that the RRef on the owner node "
+        "does not exist.",
+        {},
+    )
 
 
 def _remote_exception(report: str, details: dict[str, Any]) -> BaseException:

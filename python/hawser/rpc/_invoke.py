@@ -36,6 +36,13 @@ def _invoke_rpc_python_udf(
     return node.start(dst.name, udf.func, udf.args, udf.kwargs, _limit(rpcTimeoutSeconds))
 
 
+def find_script_function(qualifiedNameStr: str) -> Any:
+    function = torch.jit._state._python_cu.find_function(qualifiedNameStr)
+    if function is None:
+        raise RuntimeError(f"there is no script function {qualifiedNameStr}")
+    return function
+
+
 def _invoke_rpc_torchscript(
     dstWorkerName: str,
     qualifiedNameStr: str,
@@ -44,8 +51,6 @@ def _invoke_rpc_torchscript(
     rpcTimeoutSeconds: float,
     isAsyncExecution: bool,
 ) -> torch._C.Future[Any]:
-    function = torch.jit._state._python_cu.find_function(qualifiedNameStr)
-    if function is None:
-        raise RuntimeError(f"there is no script function {qualifiedNameStr}")
+    function = find_script_function(qualifiedNameStr)
     node = _get_current_rpc_agent()._node
     return node.start(dstWorkerName, function, argsTuple, kwargsDict, _limit(rpcTimeoutSeconds))

@@ -21,7 +21,7 @@ import torch
 from torch.futures import Future
 
 from .. import errors
-from . import _agent, _later
+from . import _agent
 from ._agent import (
     _get_current_rpc_agent,
     _is_current_rpc_agent_set,
@@ -31,9 +31,12 @@ from ._agent import (
 )
 from ._invoke import _invoke_rpc_builtin, _invoke_rpc_python_udf, _invoke_rpc_torchscript
 from ._later import (
-    PyRRef,
     RemoteProfilerManager,
+)
+from ._rref import (
+    PyRRef,
     _cleanup_python_rpc_handler,
+    RRef,
     _delete_all_user_and_unforked_owner_rrefs,
     _destroy_rref_context,
     _invoke_remote_builtin,
@@ -227,7 +230,7 @@ def remote(
     agent = _get_current_rpc_agent()
     if timeout <= 0:
         timeout = _special_timeout(timeout)
-    return _later.remote(agent, agent._name_of(to), func, args or (), kwargs, timeout)
+    return agent._node.remote(agent._name_of(to), func, args or (), kwargs, timeout)
 
 
 def _invoke_rpc(
@@ -608,13 +611,6 @@ def _rref_typeof_on_user(
     return future.wait() if blocking else future
 
 
-class RRef(PyRRef, Generic[T]):
-    """A reference to a value of this process that can be sent to others: `RRef(value)`."""
-
-
-_internal_rpc_pickler._reducer_added(RRef, _internal_rpc_pickler._rref_reducer)
-
-
 def method_factory(method_name: str, docstring: str | None) -> Callable[..., Any]:
     """A method of RRef that is the one of PyRRef, with its own documentation."""
 
@@ -627,7 +623,7 @@ def method_factory(method_name: str, docstring: str | None) -> Callable[..., Any
 
 
 for method_name, method in list(vars(PyRRef).items()):
-    if not method_name.startswith("_"):
+    if not method_name.startswith("_") and callable(method):
         docstring = method.__doc__
         new_method = method_factory(method_name, docstring)
         setattr(RRef, method_name, new_method)

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from .. import pickling
-from . import _errors, _later
+from ..references import PyRRef, RRef
+from . import _errors
 from ._agent import _get_current_rpc_agent
 
 __all__ = ["RPCExecMode", "serialize", "deserialize", "PythonUDF", "RemoteException"]
@@ -83,7 +84,7 @@ class _InternalRPCPickler:
 
     @classmethod
     def _py_rref_receiver(cls, rref_fork_data: tuple[Any, ...]) -> Any:
-        return _later.PyRRef._deserialize(rref_fork_data)
+        return PyRRef._deserialize(rref_fork_data)
 
     def _py_rref_reducer(self, py_rref: Any) -> tuple[Any, ...]:
         return _InternalRPCPickler._py_rref_receiver, (py_rref._serialize(),)
@@ -101,11 +102,9 @@ class _InternalRPCPickler:
         return _InternalRPCPickler._script_module_receiver, (saved.getvalue(),)
 
     def _reducers(self, obj: Any) -> dict[type, Reducer]:
-        from .api import RRef  # which is made of what this module has
-
         table = {
             **self._dispatch_table,
-            _later.PyRRef: self._py_rref_reducer,
+            PyRRef: self._py_rref_reducer,
             RRef: self._rref_reducer,
             torch.jit.RecursiveScriptModule: self._script_module_reducer,
         }
@@ -140,7 +139,6 @@ class _DefaultPickler(_InternalRPCPickler):
     def __init__(self) -> None:
         super().__init__()
         self._reducer_added(torch.jit.RecursiveScriptModule, self._script_module_reducer)
-        self._reducer_added(_later.PyRRef, self._py_rref_reducer)
 
     def _reducer_added(self, obj_class: type, reducer: Reducer) -> None:
         pickling.default_pickler.register_reducer(obj_class, reducer)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.futures import Future
 
+from .._native import Method
 from . import api, functions, rpc_async
 from .constants import UNSET_RPC_TIMEOUT
 
@@ -17,7 +18,7 @@ def _local_invoke(rref: Any, func_name: str, args: Any, kwargs: Any) -> Any:
 
 @functions.async_execution
 def _local_invoke_async_execution(rref: Any, func_name: str, args: Any, kwargs: Any) -> Future[Any]:
-    """Runs on the owner, which alone knows what kind of method it is."""
+    """For programs that call it themselves: a method that returns a future."""
     method = getattr(rref.local_value(), func_name)
     result = method(*args, **kwargs)
     if hasattr(method, "_wrapped_async_rpc_function"):
@@ -33,12 +34,7 @@ def _invoke_rpc(
     if rpc_api not in (rpc_async, api.rpc_sync):
         # Only the reference that is returned would tell that there is no such method.
         getattr(rref._get_type(timeout=timeout), func_name)
-    return rpc_api(
-        rref.owner(),
-        _local_invoke_async_execution,
-        args=(rref, func_name, args, kwargs),
-        timeout=timeout,
-    )
+    return rpc_api(rref.owner_name(), Method(rref, func_name), args, kwargs, timeout)
 
 
 class RRefProxy:

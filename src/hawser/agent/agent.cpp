@@ -397,6 +397,7 @@ void Agent::unreachable(const std::shared_ptr<Peer>& peer, const Card& card) {
 }
 
 bool Agent::install(const std::shared_ptr<Peer>& peer, std::shared_ptr<transport::Link> link) {
+  link = out_.workshop.decorate(std::move(link));
   auto session = std::make_shared<Session>(link, out_.clock, options_.limits, options_.detector,
                                            out_.handler, *this, out_.workshop.keep_alive());
   std::shared_ptr<Session> previous;

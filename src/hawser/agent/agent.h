@@ -36,6 +36,10 @@ class Workshop {
   virtual void attach(std::shared_ptr<transport::Link> link,
                       std::shared_ptr<transport::FrameSink> sink) = 0;
   virtual void watch_writable(transport::Link& link) = 0;
+  // The link to use in place of one that was just made; the same, unless things are to go wrong.
+  virtual std::shared_ptr<transport::Link> decorate(std::shared_ptr<transport::Link> link) {
+    return link;
+  }
   virtual void outstanding_changed(int by) = 0;
   // Once per heartbeat interval, on the control thread: show that we live.
   virtual void beat() = 0;

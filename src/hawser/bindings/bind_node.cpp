@@ -8,6 +8,7 @@
 
 #include "hawser/bindings/future.h"
 #include "hawser/bindings/node_core.h"
+#include "hawser/bindings/reference.h"
 #include "hawser/node/c10d_store.h"
 
 namespace py = pybind11;
@@ -154,6 +155,12 @@ Object start(NodeCore& core, const CallRequest& request) {
                     std::move(written), Object::shared(request.args));
 }
 
+Object remote(NodeCore& core, const CallRequest& request) {
+  const auto timeout = timeout_of(request.timeout);
+  WrittenCall written = core.write_call(request.function, request.args, request.kwargs);
+  return create_reference(core, {.to = request.to, .timeout = timeout}, std::move(written));
+}
+
 Object notify(NodeCore& core, const CallRequest& request) {
   if (request.timeout) throw Error(ErrorKind::Invalid, "nobody waits for a notice: no timeout");
   WrittenCall written = core.write_call(request.function, request.args, request.kwargs);
@@ -170,6 +177,10 @@ PyMethodDef kFastMethods[] = {
      METH_FASTCALL | METH_KEYWORDS,
      "start($self, to, function, args=None, kwargs=None, timeout=None)\n--\n\nCalls; returns a "
      "Future."},
+    {"remote", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(fast_call<remote>)),
+     METH_FASTCALL | METH_KEYWORDS,
+     "remote($self, to, function, args=None, kwargs=None, timeout=None)\n--\n\nCalls; the result "
+     "stays there. Returns a reference to it."},
     {"notify", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(fast_call<notify>)),
      METH_FASTCALL | METH_KEYWORDS,
      "notify($self, to, function, args=None, kwargs=None)\n--\n\nCalls without an answer."},
@@ -181,6 +192,20 @@ AnywhereObject hook_of(const py::object& value) {
   return value.is_none() ? AnywhereObject() : AnywhereObject(Object::shared(value.ptr()));
 }
 
+// {"fail": [kind, ...], "delay": {kind: seconds}, "times": how often each message fails}
+transport::Faults read_faults(const py::dict& given) {
+  transport::Faults faults;
+  for (const auto& kind : py::cast<std::vector<std::string>>(given["fail"])) {
+    faults.fail.insert(kind);
+  }
+  for (const auto& [kind, seconds] : py::cast<std::map<std::string, double>>(given["delay"])) {
+    faults.delay[kind] =
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  }
+  faults.times = py::cast<int>(given["times"]);
+  return faults;
+}
+
 std::shared_ptr<NodeCore> start_node(
     const std::string& name, const std::string& rendezvous, const py::object& store,
     std::optional<std::uint32_t> rank, std::optional<std::uint32_t> world_size,
@@ -189,7 +214,8 @@ std::shared_ptr<NodeCore> start_node(
     const std::vector<std::string>& interfaces, std::uint16_t port,
     const std::string& advertised_host, const std::string& token, const std::string& token_file,
     const std::optional<std::map<std::string, std::string>>& tls, double spin_us, double lost_after,
-    const std::map<std::string, py::function>& functions, const py::object& describe_exception,
+    const std::map<std::string, py::function>& functions, bool record_reference_origins,
+    const std::optional<py::dict>& faults, const py::object& describe_exception,
     const py::object& make_exception) {
   return guarded(nullptr, [&] {
     NodeOptions options;
@@ -233,6 +259,8 @@ std::shared_ptr<NodeCore> start_node(
     options.spin_limit =
         std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::micro>(spin_us));
     options.failure_detector.lost_after = duration_of(lost_after, "lost_after");
+    options.record_reference_origins = record_reference_origins;
+    if (faults) options.faults = read_faults(*faults);
     if (trust != "full" && trust != "functions") {
       throw Error(ErrorKind::Invalid, "trust must be 'full' or 'functions', got '" + trust + "'");
     }
@@ -335,6 +363,30 @@ py::dict inspect(NodeCore& core) {
   return out;
 }
 
+py::list list_references(NodeCore& core) {
+  const std::vector<RefReport> reports = guarded(&core, [&] {
+    const WithoutGil no_gil;
+    return core.node().refs();
+  });
+  py::list out;
+  for (const RefReport& report : reports) {
+    py::dict entry;
+    entry["id"] = report.id;
+    entry["owner"] = report.owner;
+    entry["mine"] = report.mine;
+    entry["state"] = report.state;
+    entry["type"] = report.type;
+    entry["made_by"] = report.made_by;
+    entry["bytes"] = report.bytes;
+    entry["holders"] = report.holders;
+    entry["handles"] = report.handles;
+    entry["age"] = std::chrono::duration<double>(report.age).count();
+    entry["origin"] = report.origin;
+    out.append(std::move(entry));
+  }
+  return out;
+}
+
 template <AnywhereObject NodeCore::Hooks::*hook>
 void bind_hook(py::class_<NodeCore, std::shared_ptr<NodeCore>>& type, const char* name) {
   type.def_property(
@@ -383,6 +435,7 @@ void bind_node(py::module_& module) {
            py::arg("advertised_host") = "", py::arg("token") = "", py::arg("token_file") = "",
            py::arg("tls") = py::none(), py::arg("spin_us") = 50.0, py::arg("lost_after") = 10.0,
            py::arg("functions") = std::map<std::string, py::function>(),
+           py::arg("record_reference_origins") = false, py::arg("faults") = py::none(),
            py::arg("describe_exception") = py::none(), py::arg("make_exception") = py::none())
       .def_property_readonly("name", [](NodeCore& core) { return core.node().name(); })
       .def_property_readonly("closed", [](NodeCore& core) { return core.node().closed(); })
@@ -415,6 +468,24 @@ void bind_node(py::module_& module) {
           },
           py::arg("name"))
       .def(
+          "connect",
+          [](NodeCore& core, const std::string& to, double timeout) {
+            in_slices(core, timeout, [&](Duration slice) {
+              core.node().connect(to, slice);
+              return true;
+            });
+          },
+          py::arg("to"), py::arg("timeout") = 60.0)
+      .def(
+          "rank_of",
+          [](NodeCore& core, const std::string& name) {
+            return guarded(&core, [&] {
+              const WithoutGil no_gil;
+              return core.rank_of(name);
+            });
+          },
+          py::arg("name"))
+      .def(
           "shutdown",
           [](NodeCore& core, double timeout) {
             in_slices(core, timeout, [&](Duration slice) {
@@ -423,6 +494,46 @@ void bind_node(py::module_& module) {
             });
           },
           py::arg("timeout") = 0.0)
+      .def(
+          "depart",
+          [](NodeCore& core, double timeout) {
+            in_slices(core, timeout, [&](Duration slice) {
+              core.node().depart(slice);
+              return true;
+            });
+          },
+          py::arg("timeout") = 0.0)
+      .def(
+          "release_references",
+          [](NodeCore& core, double timeout) {
+            return guarded(&core, [&] {
+              const Duration patience = duration_of(timeout, "timeout");
+              const WithoutGil no_gil;
+              return core.node().release_references(patience);
+            });
+          },
+          py::arg("timeout"))
+      .def("refs", &list_references)
+      .def("count_refs",
+           [](NodeCore& core) {
+             const RefCounts counts = [&] {
+               const WithoutGil no_gil;
+               return core.node().references().count();
+             }();
+             py::dict out;
+             out["values"] = counts.values;
+             out["shared"] = counts.shared;
+             out["forks"] = counts.forks;
+             out["held"] = counts.held;
+             out["creating"] = counts.creating;
+             out["unsettled"] = counts.unsettled;
+             return out;
+           })
+      .def("ref_leaks",
+           [](NodeCore& core) {
+             const WithoutGil no_gil;
+             return core.node().references().describe_leaks();
+           })
       .def(
           "close",
           [](NodeCore& core, double patience) {
@@ -469,6 +580,11 @@ void bind_node(py::module_& module) {
             return seconds_or_none(deadline.remaining(std::chrono::steady_clock::now()));
           })
       .def("on_cancel", &CallInfo::on_cancel, py::arg("callback"));
+  py::list kinds;
+  for (const std::string_view kind : transport::all_message_kinds()) {
+    kinds.append(py::str(kind.data(), kind.size()));
+  }
+  module.attr("MESSAGE_KINDS") = py::tuple(kinds);
   module.def("measure_gil_waits", &measure_gil_waits, py::arg("enabled"));
   module.def("close_all", &close_all_nodes, py::call_guard<py::gil_scoped_release>());
   module.def("current_call", []() -> py::object {

@@ -230,6 +230,16 @@ PyObject* wrapped(std::shared_ptr<CallFuture> future) {
 
 }  // namespace
 
+MadeFuture make_future(const std::shared_ptr<NodeCore>& core) {
+  auto torch_future = c10::make_intrusive<TorchFuture>(c10::PyObjectType::get());
+  auto completion = std::make_shared<Completion>(
+      std::make_shared<Reading>(std::make_shared<PendingCall>(core)), torch_future);
+  auto settle = [completion](agent::Answer&& answer) { completion->on_answer(std::move(answer)); };
+  return {Object::taken(wrapped(std::make_shared<CallFuture>(
+              std::move(completion), std::move(torch_future), nullptr, Object()))),
+          std::move(settle)};
+}
+
 Object start_call(const std::shared_ptr<NodeCore>& core, const CallOptions& options,
                   WrittenCall&& call, Object kept_alive) {
   auto torch_future = c10::make_intrusive<TorchFuture>(c10::PyObjectType::get());

@@ -16,6 +16,13 @@ namespace hawser::bindings {
 Object start_call(const std::shared_ptr<NodeCore>& core, const CallOptions& options,
                   WrittenCall&& call, Object kept_alive);
 
+// The same for something that is not a call: `settle` is called once, by any thread.
+struct MadeFuture {
+  Object future;
+  std::function<void(agent::Answer&&)> settle;
+};
+MadeFuture make_future(const std::shared_ptr<NodeCore>& core);
+
 bool is_torch_future(PyObject* object);
 // Calls `then` with the value, or with null and the Python error set, once the future is done; with
 // the interpreter lock, and on a thread that may run Python.

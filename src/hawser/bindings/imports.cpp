@@ -32,6 +32,8 @@ const Imports& imports() {
       .emit_log = attribute("hawser.logs", "emit"),
       .script_function = attribute("torch.jit", "ScriptFunction"),
       .qualified_name = attribute("torch._jit_internal", "_qualified_name"),
+      .size_of = attribute("sys", "getsizeof"),
+      .current_node = attribute("hawser.references", "current_node"),
       .find_builtin = attribute("torch.jit._builtins", "_find_builtin"),
   };
   if (!done) done = made;  // else another thread was quicker; what it made is the same

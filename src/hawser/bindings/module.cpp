@@ -4,10 +4,12 @@
 #include "hawser/bindings/bind_node.h"
 #include "hawser/bindings/bind_options.h"
 #include "hawser/bindings/future.h"
+#include "hawser/bindings/reference.h"
 
 PYBIND11_MODULE(_native, module) {
   module.attr("__version__") = hawser::kVersion;
   hawser::bindings::bind_future(module);
   hawser::bindings::bind_node(module);
+  hawser::bindings::bind_reference(module);
   hawser::bindings::bind_options(module);
 }

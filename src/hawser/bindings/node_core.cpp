@@ -7,6 +7,8 @@
 #include "hawser/bindings/future.h"
 #include "hawser/bindings/imports.h"
 #include "hawser/bindings/logging.h"
+#include "hawser/bindings/reference.h"
+#include "hawser/bindings/serving.h"
 #include "hawser/bindings/target.h"
 #include "hawser/bindings/torch_bridge.h"
 #include "hawser/node/function_table.h"
@@ -14,169 +16,8 @@
 namespace hawser::bindings {
 namespace {
 
-std::string as_string(PyObject* text) {
-  Py_ssize_t size = 0;
-  const Object encoded =
-      Object::taken(PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace"));
-  char* data = nullptr;
-  if (PyBytes_AsStringAndSize(encoded.get(), &data, &size) != 0) throw PythonErrorSet{};
-  return std::string(data, static_cast<std::size_t>(size));
-}
-
 void set_item(const Object& dict, const char* key, const Object& value) {
   if (PyDict_SetItemString(dict.get(), key, value.get()) != 0) throw PythonErrorSet{};
-}
-
-// What a handler raised, on its way to the caller.
-struct Raised {
-  Error error;
-  wire::Payload payload;
-};
-
-Raised describe(const NodeCore& core, PyObject* exception) {
-  PyObject* const hook = const_cast<NodeCore&>(core).hooks().describe_exception.get();
-  try {
-    const Object described = Object::taken(never_unwound([&] {
-      return PyObject_CallOneArg(hook ? hook : imports().describe_exception, exception);
-    }));
-    PyObject *type = nullptr, *message = nullptr, *traceback = nullptr, *pickled = nullptr;
-    if (!PyArg_ParseTuple(described.get(), "UUUO", &type, &message, &traceback, &pickled)) {
-      throw PythonErrorSet{};
-    }
-    ErrorDetails details;
-    details.remote_type = as_string(type);
-    details.remote_traceback = as_string(traceback);
-    PayloadWriter out;
-    if (PyBytes_Check(pickled)) {
-      out.bytes(std::span(reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(pickled)),
-                          static_cast<std::size_t>(PyBytes_GET_SIZE(pickled))));
-    } else {
-      out.null();
-    }
-    return {Error(ErrorKind::Remote, as_string(message), std::move(details)), out.finish()};
-  } catch (const PythonErrorSet&) {
-    // The exception could not even be described.
-    const Object second = take_raised();
-    return {Error(ErrorKind::Remote, std::string("raised ") + Py_TYPE(exception)->tp_name +
-                                         ", and describing it raised " +
-                                         Py_TYPE(second.get())->tp_name),
-            {}};
-  }
-}
-
-// ------------------------------------------------------------------------------- serving
-
-struct Arguments {
-  Object function;
-  Object args;
-  Object kwargs;
-};
-
-// What write_call() wrote.
-Arguments read_arguments(const CallContext& context, const Picklers& picklers) {
-  const std::string_view name = context.call()->call().function;
-  const bool python = context.call()->call().target == wire::TargetKind::Python;
-  PayloadReader in(context.call()->payload());
-  Arguments read;
-  if (!in.at_end() && in.peek() == wire::Tag::Tuple) {
-    read.args = read_value(in, picklers);
-    if (!in.at_end()) read.kwargs = read_value(in, picklers);
-  } else {
-    const Object whole = read_value(in, picklers);
-    const bool by_value = python && name == kByValue;
-    PyObject *function = nullptr, *args = nullptr, *kwargs = nullptr;
-    if (by_value ? !PyArg_ParseTuple(whole.get(), "OO!O", &function, &PyTuple_Type, &args, &kwargs)
-                 : !PyArg_ParseTuple(whole.get(), "O!O", &PyTuple_Type, &args, &kwargs)) {
-      throw PythonErrorSet{};
-    }
-    read.function = Object::shared(function);
-    read.args = Object::shared(args);
-    read.kwargs = Object::shared(kwargs == Py_None ? nullptr : kwargs);
-  }
-  in.finish();
-  if (read.kwargs && !PyDict_Check(read.kwargs.get())) {
-    throw Error(ErrorKind::Invalid, "malformed call: its keywords are no dict");
-  }
-  if (python && !read.function) read.function = find_python_function(name);
-  return read;
-}
-
-bool is_async_execution(PyObject* function) {
-  if (PyFunction_Check(function)) {
-    PyObject* const attributes = reinterpret_cast<PyFunctionObject*>(function)->func_dict;
-    return attributes && PyDict_GetItemString(attributes, "_wrapped_async_rpc_function");
-  }
-  PyObject* const marked = PyObject_GetAttrString(function, "_wrapped_async_rpc_function");
-  if (!marked) PyErr_Clear();
-  Py_XDECREF(marked);
-  return marked != nullptr;
-}
-
-void reply_with(NodeCore& core, const CallContext& context, Object result);
-void fail_with_raised(const NodeCore& core, const CallContext& context);
-
-// The function's result is the future's.
-void reply_when_done(const std::shared_ptr<NodeCore>& core, const CallContext& context,
-                     PyObject* future) {
-  when_torch_future_done(future, [core, context](PyObject* value) {
-    if (value) return reply_with(*core, context, Object::shared(value));
-    fail_with_raised(*core, context);
-  });
-}
-
-void fail_with_raised(const NodeCore& core, const CallContext& context) {
-  const Object raised = take_raised();
-  Raised described = describe(core, raised.get());
-  const WithoutGil no_gil;
-  context.call()->fail(std::move(described.error), std::move(described.payload));
-}
-
-void reply_with(NodeCore& core, const CallContext& context, Object result) {
-  try {
-    wire::Payload payload = write_value(result.get(), core.picklers());
-    result = Object();
-    const WithoutGil no_gil;
-    context.call()->reply(std::move(payload));
-  } catch (const PythonErrorSet&) {
-    fail_with_raised(core, context);
-  } catch (const Error& error) {  // a tensor that cannot be sent
-    context.call()->fail(remote_error(std::make_exception_ptr(error)));
-  }
-}
-
-// `served`: under a name of its own; null for a call that names the Python function.
-void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
-                const CallContext& context) {
-  const WithGil gil;
-  try {
-    Arguments call = read_arguments(context, core->picklers());
-    if (served) call.function = Object::shared(served);
-    const bool async_execution = is_async_execution(call.function.get());
-    Object result = Object::taken(never_unwound(
-        [&] { return PyObject_Call(call.function.get(), call.args.get(), call.kwargs.get()); }));
-    if (async_execution) {
-      if (!is_torch_future(result.get())) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "Functions decorated with @rpc.async_function must return a "
-                     "torch.futures.Future object, but got %s",
-                     Py_TYPE(result.get())->tp_name);
-        throw PythonErrorSet{};
-      }
-      return reply_when_done(core, context, result.get());
-    }
-    if (PyCoro_CheckExact(result.get())) {
-      const Object info = Object::taken(call_info(context));
-      const Object future = Object::taken(
-          PyObject_CallFunctionObjArgs(imports().run_coroutine, result.get(), info.get(), nullptr));
-      return reply_when_done(core, context, future.get());
-    }
-    call = Arguments();  // a tensor that is handed straight back then has one owner
-    reply_with(*core, context, std::move(result));
-  } catch (const PythonErrorSet&) {
-    fail_with_raised(*core, context);
-  } catch (const Error& error) {  // while reading the request
-    throw detail::BadRequest{error};
-  }
 }
 
 }  // namespace
@@ -201,7 +42,8 @@ void close_all_nodes() {
 
 std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hooks hooks,
                                           Served served) {
-  std::shared_ptr<NodeCore> core(new NodeCore(trust, std::move(hooks)));
+  std::shared_ptr<NodeCore> core(
+      new NodeCore(trust, std::move(hooks), options.record_reference_origins));
   auto functions =
       std::make_shared<FunctionTable>([weak = std::weak_ptr(core)](const CallContext& context) {
         if (const auto alive = weak.lock()) return run_python(alive, nullptr, context);
@@ -244,11 +86,20 @@ NodeCore::~NodeCore() {
 Picklers NodeCore::picklers() const {
   return {.own = imports().default_pickler,
           .custom = hooks_.pickler.get(),
-          .may_read = trust_ == Trust::Full};
+          .may_read = trust_ == Trust::Full,
+          .core = this};
 }
 
 WrittenCall NodeCore::write_call(PyObject* function, PyObject* args, PyObject* kwargs) const {
-  const Target target = target_of(function);
+  std::shared_ptr<RefHandle> on;
+  Target target;
+  if (const BoundMethod* const method = method_of(function)) {
+    target = {wire::TargetKind::Method, method->name};
+    on = method->on;
+    if (target.name.empty()) return {target.kind, {}, {}, std::move(on)};
+  } else {
+    target = target_of(function);
+  }
   if (args == Py_None) args = nullptr;
   if (kwargs == Py_None) kwargs = nullptr;
   switch (target.kind) {
@@ -267,7 +118,7 @@ WrittenCall NodeCore::write_call(PyObject* function, PyObject* args, PyObject* k
   if (!by_value && !picklers.custom) {
     PayloadWriter out;
     if (write_plain(out, positional.get()) && (!has_keywords || write_plain(out, kwargs))) {
-      return {target.kind, target.name, out.finish()};
+      return {target.kind, target.name, out.finish(), std::move(on)};
     }
   }
   PyObject* const keywords = has_keywords ? kwargs : Py_None;
@@ -275,7 +126,7 @@ WrittenCall NodeCore::write_call(PyObject* function, PyObject* args, PyObject* k
                            ? Object::taken(PyTuple_Pack(3, function, positional.get(), keywords))
                            : Object::taken(PyTuple_Pack(2, positional.get(), keywords));
   // A tuple of plain data must not be taken for plain arguments.
-  return {target.kind, target.name, write_pickled(whole.get(), picklers)};
+  return {target.kind, target.name, write_pickled(whole.get(), picklers), std::move(on)};
 }
 
 std::shared_ptr<Function> NodeCore::served_function(std::string name, AnywhereObject function) {
@@ -290,6 +141,18 @@ std::shared_ptr<Function> NodeCore::served_function(std::string name, AnywhereOb
 
 void NodeCore::serve(std::string name, PyObject* function) {
   node_->serve_function(served_function(std::move(name), AnywhereObject(Object::shared(function))));
+}
+
+std::uint32_t NodeCore::rank_of(const std::string& name) {
+  {
+    auto ranks = ranks_.lock();
+    const auto known = ranks->find(name);
+    if (known != ranks->end()) return known->second;
+  }
+  const auto rank = node_->look_up(name);
+  if (!rank) throw Error(ErrorKind::Invalid, "there is no node '" + name + "'", {.node = name});
+  (*ranks_.lock())[name] = *rank;
+  return *rank;
 }
 
 Object NodeCore::exception_for(const Error& error, wire::ReceivedPayload& payload) const {
@@ -335,6 +198,7 @@ Object PendingCall::read() {
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.get())), exception.get());
     throw PythonErrorSet{};
   }
+  if (answer_.payload.value.empty()) return Object::shared(Py_None);  // the end of a creation
   PayloadReader in(answer_.payload);
   Object value = read_value(in, core_->picklers());
   in.finish();

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "hawser/base/event.h"
+#include "hawser/base/guarded.h"
 #include "hawser/bindings/py_object.h"
 #include "hawser/bindings/py_value.h"
 #include "hawser/node/node.h"
@@ -38,6 +40,11 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
   // The arguments may be null. Throws what keeps the call from being written.
   WrittenCall write_call(PyObject* function, PyObject* args, PyObject* kwargs) const;
 
+  // Of a node of that name, as far as it is a member. Waits for the rendezvous if need be; without
+  // the interpreter lock. Throws Error(Invalid) if there is none.
+  std::uint32_t rank_of(const std::string& name);
+  bool records_origins() const { return records_origins_; }
+
   // A function under a name, for callers in any language.
   void serve(std::string name, PyObject* function);
 
@@ -46,10 +53,13 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
 
  private:
   std::shared_ptr<Function> served_function(std::string name, AnywhereObject function);
-  NodeCore(Trust trust, Hooks hooks) : trust_(trust), hooks_(std::move(hooks)) {}
+  NodeCore(Trust trust, Hooks hooks, bool records_origins)
+      : trust_(trust), hooks_(std::move(hooks)), records_origins_(records_origins) {}
 
   const Trust trust_;
   Hooks hooks_;
+  const bool records_origins_;
+  Guarded<std::map<std::string, std::uint32_t>> ranks_;
   std::unique_ptr<Node> node_;
 };
 

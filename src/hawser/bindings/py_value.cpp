@@ -6,6 +6,8 @@
 #include <complex>
 #include <vector>
 
+#include "hawser/bindings/reference.h"
+
 namespace hawser::bindings {
 namespace {
 
@@ -29,6 +31,7 @@ class PlainWriter {
     if (type == &PyList_Type) return write_list(value);
     if (type == &PyDict_Type) return write_dict(value);
     if (type == &PyBytes_Type) return write_bytes(value);
+    if (auto handle = handle_of(value)) return out_.reference(std::move(handle)), true;
     if (type == &PyComplex_Type) {
       const Py_complex number = PyComplex_AsCComplex(value);
       return out_.complex({number.real, number.imag}), true;
@@ -131,7 +134,7 @@ Object read_pickle(PayloadReader& in, const Picklers& picklers,
   if (!picklers.may_read) {
     throw Error(ErrorKind::Refused, "this node reads no pickles (trust=\"functions\")");
   }
-  if (record.count != 2)
+  if (record.count != 2 && record.count != 3)
     throw Error(ErrorKind::Invalid, "malformed value: a pickle of other shape");
   const bool custom = record.type == kCustom && picklers.custom;
   const auto data = in.bytes();
@@ -141,6 +144,13 @@ Object read_pickle(PayloadReader& in, const Picklers& picklers,
   {
     const auto inside = in.nest();
     tensors = read_elements(in, picklers, in.list());
+  }
+  ReceivedReferences references;
+  if (record.count == 3) {
+    const auto inside = in.nest();
+    for (std::size_t i = 0, count = in.list(); i < count; ++i) {
+      references.add(read_value(in, picklers));
+    }
   }
   static PyObject* const deserialize = PyUnicode_InternFromString("deserialize");
   return Object::taken(never_unwound([&] {
@@ -172,6 +182,7 @@ wire::Payload write_value(PyObject* value, const Picklers& picklers) {
 
 wire::Payload write_pickled(PyObject* value, const Picklers& picklers) {
   static PyObject* const serialize = PyUnicode_InternFromString("serialize");
+  SentReferences references;
   const Object pickled = Object::taken(never_unwound([&] {
     return PyObject_CallMethodOneArg(picklers.custom ? picklers.custom : picklers.own, serialize,
                                      value);
@@ -182,7 +193,7 @@ wire::Payload write_pickled(PyObject* value, const Picklers& picklers) {
       Object::taken(PySequence_Fast(tensors, "a pickler returns (bytes, tensors)"));
   PayloadWriter out;
   const auto inside = out.nest();
-  out.record(picklers.custom ? kCustom : kPickle, 2);
+  out.record(picklers.custom ? kCustom : kPickle, references.handles().empty() ? 2 : 3);
   out.bytes(std::span(reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(bytes)),
                       static_cast<std::size_t>(PyBytes_GET_SIZE(bytes))));
   const auto within_list = out.nest();
@@ -196,6 +207,9 @@ wire::Payload write_pickled(PyObject* value, const Picklers& picklers) {
     }
     out.tensor(THPVariable_Unpack(item));
   }
+  if (references.handles().empty()) return out.finish();
+  out.list(references.handles().size());
+  for (const auto& handle : references.handles()) out.reference(handle);
   return out.finish();
 }
 
@@ -260,7 +274,7 @@ Object read_value(PayloadReader& in, const Picklers& picklers) {
       return Object::taken(PyList_AsTuple(fields.get()));
     }
     case wire::Tag::Reference:
-      break;
+      return wrap_reference(*picklers.core, std::static_pointer_cast<RefHandle>(in.reference()));
   }
   throw Error(ErrorKind::Invalid,
               "a " + std::string(wire::to_string(in.peek())) + " cannot be read as a Python value");

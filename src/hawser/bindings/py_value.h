@@ -7,17 +7,22 @@
 // and lists, tuples and dicts of these; exactly these types) is written as the value tree that C++
 // and scripts use. Anything else goes through a pickler, whole:
 //
-//   Record "py.pickle"   [bytes, list of tensors]                by hawser's own pickler
-//   Record "py.custom"   [bytes, list of tensors]                by the one the user has set
+//   Record "py.pickle"   [bytes, list of tensors, list of references]   by hawser's own pickler
+//   Record "py.custom"   the same                                       by the one the user has set
+//
+// The last list may be absent.
 //
 // All functions need the interpreter lock.
 namespace hawser::bindings {
 
+class NodeCore;
+
 // Turns values into (bytes, tensors) and back: an object with serialize() and deserialize().
 struct Picklers {
-  PyObject* own = nullptr;     // borrowed
-  PyObject* custom = nullptr;  // borrowed; null if there is none
-  bool may_read = true;        // false: pickles are refused unread
+  PyObject* own = nullptr;         // borrowed
+  PyObject* custom = nullptr;      // borrowed; null if there is none
+  bool may_read = true;            // false: pickles are refused unread
+  const NodeCore* core = nullptr;  // whose references are read
 };
 
 // False when the value is not plain data; what was written is then of no use. A container that

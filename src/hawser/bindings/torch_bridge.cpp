@@ -52,12 +52,6 @@ void fit(Stack& stack, const c10::FunctionSchema& schema) {
   schema.checkAndNormalizeInputs(stack);
 }
 
-void answer(const CallContext& context, c10::IValue&& result) {
-  PayloadWriter out;
-  write_ivalue(out, std::move(result));
-  context.call()->reply(out.finish());
-}
-
 // Replies when the future of a script is there; it may be a future again (an async script).
 void answer_when_done(const CallContext& context, c10::intrusive_ptr<c10::ivalue::Future> future) {
   future->addCallback([context](c10::ivalue::Future& done) {
@@ -65,9 +59,9 @@ void answer_when_done(const CallContext& context, c10::intrusive_ptr<c10::ivalue
       if (done.hasError()) std::rethrow_exception(done.exception_ptr());
       c10::IValue value = done.value();
       if (value.isFuture()) return answer_when_done(context, value.toFuture());
-      answer(context, std::move(value));
+      detail::answer(context, std::move(value));
     } catch (...) {
-      context.call()->fail(remote_error(std::current_exception()));
+      context.fail(remote_error(std::current_exception()));
     }
   });
 }
@@ -96,7 +90,7 @@ void run_interpreted(std::string_view name, const CallContext& context) {
     fit(stack, candidate->schema());
     candidate->getOperation()(stack);
     if (stack.size() != 1) throw std::runtime_error(std::string(name) + " has not one result");
-    return answer(context, std::move(stack.front()));
+    return detail::answer(context, std::move(stack.front()));
   }
   throw detail::BadRequest{
       Error(ErrorKind::Invalid, "no operator '" + std::string(name) + "' here")};

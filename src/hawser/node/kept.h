@@ -13,6 +13,12 @@ namespace hawser {
 
 class CallContext;
 
+// What a value has become instead, if the function that should have made it failed.
+struct KeptFailure {
+  Error error;
+  wire::Payload payload{};  // the exception itself, where it can be carried
+};
+
 // A value that stays on its node, and what others can do with it through a reference. Used by
 // several threads at once; destroyed on a thread that may run user code.
 class Kept {
@@ -22,16 +28,11 @@ class Kept {
   virtual std::string type_name() const = 0;
   // What it takes, roughly; for people who look for what fills the memory.
   virtual std::size_t bytes() const = 0;
-  // What is sent to who asks for the value. Throws Error(Invalid) when it cannot be sent.
+  // What is sent to who asks for the value. Throws Error(Invalid), or KeptFailure, when it cannot
+  // be sent.
   virtual wire::Payload copy() = 0;
   // Answers a call of one of its methods. May throw; what is thrown answers the call.
   virtual void call(const CallContext& context, std::string_view method) = 0;
-};
-
-// What a value has become instead, if the function that should have made it failed.
-struct KeptFailure {
-  Error error;
-  wire::Payload payload{};  // the exception itself, where it can be carried
 };
 
 // What a reference led to. One of them is set.

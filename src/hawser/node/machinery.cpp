@@ -350,6 +350,13 @@ std::vector<std::string> Node::Machinery::departure_waits_for() const {
   return waiting;
 }
 
+bool Node::Machinery::connect(const std::string& to, Deadline deadline) {
+  while (!agent_->reach(to)) {
+    if (!pause(std::chrono::milliseconds(1), deadline)) return false;
+  }
+  return true;
+}
+
 std::map<std::uint32_t, std::string> Node::Machinery::members(Deadline deadline) {
   if (!options_.world_size) invalid("a world without world_size has no fixed members");
   auto all = await_members(deadline);
@@ -377,9 +384,7 @@ std::optional<std::uint32_t> Node::Machinery::look_up(std::string_view name, Dea
 
 // In a world of fixed members all leave together, so nothing need stay behind. Elsewhere others may
 // go on using what is here until this node is gone, and then find that out.
-void Node::Machinery::release_references(Deadline deadline) {
-  constexpr Duration kPatience = std::chrono::seconds(5);
-  deadline = std::min(deadline, Deadline::after(clock_, kPatience));
+bool Node::Machinery::release_references(Deadline deadline) {
   references_->release_all();
   const auto done = [&] {
     if (options_.world_size) return references_->idle();
@@ -387,12 +392,9 @@ void Node::Machinery::release_references(Deadline deadline) {
     return counts.held == 0 && counts.unsettled == 0;
   };
   while (!done()) {
-    if (!pause(std::chrono::milliseconds(1), deadline)) break;
+    if (!pause(std::chrono::milliseconds(1), deadline)) return false;
   }
-  for (const std::string& leak : references_->describe_leaks()) {
-    log::Line(log::Level::Warning, "node")
-        << "still referenced when '" << options_.name << "' left: " << leak;
-  }
+  return true;
 }
 
 bool Node::Machinery::close(Duration patience) {
@@ -555,6 +557,13 @@ void Node::Machinery::attach(std::shared_ptr<transport::Link> link,
 }
 
 void Node::Machinery::watch_writable(transport::Link& link) { set_->watch_writable(link); }
+
+std::shared_ptr<transport::Link> Node::Machinery::decorate(std::shared_ptr<transport::Link> link) {
+  if (!options_.faults) return link;
+  return std::make_shared<transport::FaultyLink>(
+      std::move(link), bell_, clock_, control_,
+      std::make_shared<const transport::Faults>(*options_.faults));
+}
 
 void Node::Machinery::outstanding_changed(int by) {
   if (by > 0) {

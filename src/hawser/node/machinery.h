@@ -47,8 +47,7 @@ class Node::Machinery final : public agent::Workshop,
   bool inherited() const;
   void refuse_if_inherited() const;  // throws Error(Invalid)
 
-  // What this node holds of others goes; waits a while until others hold nothing of it, either.
-  void release_references(Deadline deadline);
+  bool release_references(Deadline deadline);
 
   void add(std::shared_ptr<Function> function);
   bool withdraw(std::string_view name);
@@ -57,6 +56,7 @@ class Node::Machinery final : public agent::Workshop,
   std::shared_ptr<const Method> find_method(const std::type_info& type,
                                             std::string_view name) const;
 
+  bool connect(const std::string& to, Deadline deadline);
   std::map<std::uint32_t, std::string> members(Deadline deadline);
   std::optional<std::uint32_t> look_up(std::string_view name, Deadline deadline);
 
@@ -82,6 +82,7 @@ class Node::Machinery final : public agent::Workshop,
   void attach(std::shared_ptr<transport::Link> link,
               std::shared_ptr<transport::FrameSink> sink) override;
   void watch_writable(transport::Link& link) override;
+  std::shared_ptr<transport::Link> decorate(std::shared_ptr<transport::Link> link) override;
   void outstanding_changed(int by) override;
   void beat() override;
   std::shared_ptr<void> keep_alive() override { return shared_from_this(); }

@@ -86,6 +86,8 @@ Node::Timing Node::timing_of(const CallOptions& options) const {
   return {now, deadline, deadline.remaining(now)};
 }
 
+Duration Node::call_timeout() const { return machinery_->call_timeout(); }
+
 void Node::set_call_timeout(Duration timeout) {
   if (timeout <= Duration::zero()) {
     throw Error(ErrorKind::Invalid, "call_timeout must be positive; kForever for none");
@@ -260,6 +262,14 @@ void Node::notify_written(std::string_view to, WrittenCall&& call) {
   machinery_->notice(to, std::move(message), std::move(nothing));
 }
 
+void Node::connect(std::string_view to, Duration timeout) {
+  machinery_->refuse_if_inherited();
+  if (!machinery_->connect(std::string(to), Deadline::after(machinery_->clock(), timeout))) {
+    throw Error(closed() ? ErrorKind::Invalid : ErrorKind::Timeout,
+                "no connection to '" + std::string(to) + "' in time", {.node = std::string(to)});
+  }
+}
+
 std::map<std::uint32_t, std::string> Node::members(Duration timeout) {
   machinery_->refuse_if_inherited();
   return machinery_->members(Deadline::after(machinery_->clock(), timeout));
@@ -272,6 +282,24 @@ std::optional<std::uint32_t> Node::look_up(std::string_view name, Duration timeo
 
 void Node::shutdown(Duration timeout) {
   if (closed()) return;
+  constexpr Duration kPatience = std::chrono::seconds(5);
+  const Deadline deadline = Deadline::after(machinery_->clock(), timeout);
+  depart(timeout);
+  release_references(std::min(kPatience, deadline.remaining(machinery_->clock().now())));
+  for (const std::string& leak : machinery_->references().describe_leaks()) {
+    log::Line(log::Level::Warning, "node")
+        << "still referenced when '" << name() << "' left: " << leak;
+  }
+  close();
+}
+
+bool Node::release_references(Duration timeout) {
+  machinery_->refuse_if_inherited();
+  return machinery_->release_references(Deadline::after(machinery_->clock(), timeout));
+}
+
+void Node::depart(Duration timeout) {
+  machinery_->refuse_if_inherited();
   const Deadline deadline = Deadline::after(machinery_->clock(), timeout);
   if (!machinery_->depart(deadline)) {
     std::string missing;
@@ -281,8 +309,6 @@ void Node::shutdown(Duration timeout) {
     throw Error(ErrorKind::Timeout, "shutdown of '" + name() + "' still waits" +
                                         (missing.empty() ? "" : " for " + missing));
   }
-  machinery_->release_references(deadline);
-  close();
 }
 
 bool Node::close(Duration patience) {

@@ -103,6 +103,10 @@ class Node {
                         write_arguments(nullptr, std::forward<Args>(args)...)});
   }
 
+  // Connects to a node, so that the first call to it does not have to wait for that. Throws
+  // Error(Timeout).
+  void connect(std::string_view to, Duration timeout = std::chrono::seconds(60));
+
   // --- references (node/ref.h) ---
 
   // Calls `function`; its result, an R, stays there, and the reference can be used at once. The
@@ -126,6 +130,11 @@ class Node {
   // throws Error(Timeout), naming who is missing, and the node goes on. In a dynamic world waits
   // for this node's own calls, then leaves.
   void shutdown(Duration timeout = kForever);
+  // The first part of it: the node serves on until close(). Throws as shutdown() does.
+  void depart(Duration timeout = kForever);
+  // The second: lets go of all references that this node holds and waits, in a static world, until
+  // others have let go of its values. False when that was not so in time.
+  bool release_references(Duration timeout);
   // At once: outstanding calls fail, handlers are told that they are cancelled and waited for until
   // the deadline. Idempotent, never throws. False when handlers were still running.
   bool close(Duration patience = std::chrono::seconds(5));
@@ -163,6 +172,7 @@ class Node {
   std::shared_ptr<const Method> find_method(const std::type_info& type,
                                             std::string_view name) const;
   void set_call_timeout(Duration timeout);
+  Duration call_timeout() const;
 
   // The node of the call that this thread serves, else the process's default node (the oldest that
   // is open). Throws Error(Invalid) when there is none.

@@ -14,6 +14,7 @@
 #include "hawser/agent/world_store.h"
 #include "hawser/base/clock.h"
 #include "hawser/base/limits.h"
+#include "hawser/transport/faulty_link.h"
 #include "hawser/transport/tcp/tls.h"
 #include "hawser/wire/message.h"
 
@@ -74,6 +75,8 @@ struct NodeOptions {
 
   FailureDetectorOptions failure_detector{};
   Limits limits{};
+  // For tests of programs: some of the messages that this node sends fail or come late.
+  std::optional<transport::Faults> faults{};
   // Whether refs() says where in the program each reference was created. Takes microseconds each.
   bool record_reference_origins = false;
   // How long a thread looks on before it sleeps; 0 never, at most 200 us.

@@ -27,6 +27,8 @@ void serve_found(const CallContext& context, const Found& found) {
     context.reply(found.value->copy());
   } catch (const detail::BadRequest& bad) {
     context.fail(bad.error);
+  } catch (KeptFailure& failure) {
+    context.fail(std::move(failure.error), std::move(failure.payload));
   } catch (...) {
     context.fail(remote_error(std::current_exception()));
   }
@@ -60,7 +62,12 @@ std::optional<Error> RefHandle::error() const {
   if (released()) return Error(ErrorKind::Invalid, "the reference has been released");
   std::optional<Error> error;
   const bool open = references_->tell([&](References::State& state, TimePoint) {
-    if (fork_) error = state.ledger.error(*fork_);
+    if (fork_) {
+      error = state.ledger.error(*fork_);
+    } else if (const auto known = state.values.find(id_);
+               known != state.values.end() && known->second.not_created) {
+      error = known->second.failure->error;
+    }
   });
   return open ? error : closed_error();
 }
@@ -168,6 +175,17 @@ void References::timer_fired() {
   });
 }
 
+// Those who wait for what has just happened to the fork.
+References::Handle References::take_known(const refs::ForkId& fork) {
+  Handle taken;
+  auto state = state_.lock();
+  const auto known = state->handles.find(fork);
+  if (known == state->handles.end()) return taken;
+  taken.uses.swap(known->second.uses);
+  taken.waiting.swap(known->second.waiting);
+  return taken;
+}
+
 void References::perform(refs::Actions&& actions) {
   std::vector<refs::RefId> dropped;
   for (refs::Action& action : actions) {
@@ -190,14 +208,12 @@ void References::perform(refs::Actions&& actions) {
       }
       out_.scheduler->post(
           [then = std::move(then), finding = wake->finding]() mutable { then(finding); });
+    } else if (auto* confirmed = std::get_if<refs::Confirmed>(&action)) {
+      for (const auto& event : take_known(confirmed->fork).waiting) event->set();
     } else if (auto* failed = std::get_if<refs::Failed>(&action)) {
-      std::unordered_map<std::uint64_t, agent::CallHandle> uses;
-      {
-        auto state = state_.lock();
-        const auto known = state->handles.find(failed->fork);
-        if (known != state->handles.end()) uses.swap(known->second.uses);
-      }
-      for (const auto& [use, call] : uses) agent::Agent::cancel(call, failed->why);
+      const Handle known = take_known(failed->fork);
+      for (const auto& event : known.waiting) event->set();
+      for (const auto& [use, call] : known.uses) agent::Agent::cancel(call, failed->why);
     }
   }
   if (dropped.empty()) return;
@@ -258,18 +274,38 @@ References::Creation References::create(const std::string& owner, std::string_vi
 }
 
 void References::creation_ended(const RefHandle& handle, const agent::Answer& answer) {
+  const auto why = [&] {
+    return Error(answer.error->kind(), std::string(kNotCreated) + answer.error->message(),
+                 answer.error->details());
+  };
   if (handle.is_owner()) {
     // It never ran, or nobody knows how it ended.
-    if (answer.error) settle(handle.id(), Found{.failure = KeptFailure{*answer.error, {}}});
+    if (!answer.error) return;
+    settle(handle.id(), Found{.failure = KeptFailure{why(), {}}});
+    tell([&](State& state, TimePoint) {
+      const auto known = state.values.find(handle.id());
+      if (known != state.values.end()) known->second.not_created = true;
+    });
     return;
   }
   tell([&](State& state, TimePoint now) {
     if (answer.error) {
-      state.ledger.creation_failed(*handle.fork(), *answer.error, answer.sent_to, now);
+      state.ledger.creation_failed(*handle.fork(), why(), answer.sent_to, now);
     } else {
       state.ledger.created(*handle.fork(), *answer.sent_to, now);
     }
   });
+}
+
+std::shared_ptr<Event> References::answer_of_owner(const RefHandle& handle) {
+  std::shared_ptr<Event> event;
+  if (handle.is_owner()) return event;
+  tell([&](State& state, TimePoint) {
+    if (state.ledger.confirmed(*handle.fork()) || state.ledger.error(*handle.fork())) return;
+    event = std::make_shared<Event>();
+    state.handles[*handle.fork()].waiting.push_back(event);
+  });
+  return event;
 }
 
 References::Use References::begin_use(const RefHandle& handle) {
@@ -362,6 +398,9 @@ std::vector<refs::ForkId> References::give(wire::Payload& payload, std::string_v
                         "a reference of another node cannot be sent by '" + self_ + "'");
       } else if (handle.released()) {
         refusal.emplace(ErrorKind::Invalid, "the reference has been released");
+      } else if (const auto known = state.values.find(handle.id());
+                 known != state.values.end() && known->second.not_created) {
+        refusal = known->second.failure->error;
       }
       if (refusal) break;
       auto ticket = handle.fork() ? state.ledger.grant(*handle.fork(), to, handle.type())
@@ -405,6 +444,7 @@ void References::adopt(wire::ReceivedPayload& payload) {
           break;
         case refs::Ledger::Adoption::New:
           handle = new_handle(state, std::move(ticket.owner), id, fork, std::move(ticket.type));
+          handle->received_ = true;
           break;
         case refs::Ledger::Adoption::Again:
           handle = state.handles[fork].handle.lock();
@@ -412,6 +452,7 @@ void References::adopt(wire::ReceivedPayload& payload) {
             state.ledger.drop(fork, now);  // one handle is enough
           } else {
             handle = new_handle(state, std::move(ticket.owner), id, fork, std::move(ticket.type));
+            handle->received_ = true;
           }
           break;
         case refs::Ledger::Adoption::Refused:
@@ -627,6 +668,7 @@ RefCounts References::count() {
   tell([&](State& state, TimePoint now) {
     for (const refs::OwnedReport& owned : state.ledger.owned(now)) {
       ++counts.values;
+      if (!owned.holders.empty()) ++counts.shared;
       counts.forks += owned.holders.size();
     }
     for (const refs::HeldReport& held : state.ledger.held(now)) {

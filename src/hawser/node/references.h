@@ -48,6 +48,8 @@ class RefHandle final : public wire::HeldReference {
   bool confirmed() const;
   // Why it can be used no more, if so.
   std::optional<Error> error() const;
+  // It came in a message, and was not created here.
+  bool received() const { return received_; }
   // Gives it up now instead of with the last handle. What is on its way is not affected.
   void release();
   bool released() const { return released_.load(std::memory_order_acquire); }
@@ -59,7 +61,8 @@ class RefHandle final : public wire::HeldReference {
   const refs::RefId id_;
   const std::optional<refs::ForkId> fork_;
   const std::string type_;
-  std::string origin_;  // where it was created, if that is recorded; set before it is shared
+  std::string origin_;     // where it was created, if that is recorded; set before it is shared
+  bool received_ = false;  // likewise
   std::atomic<bool> released_{false};
 };
 
@@ -78,9 +81,13 @@ struct RefReport {
   std::string origin;  // where it was created, if that is recorded
 };
 
+// How the error of a reference begins whose value was perhaps never created.
+inline constexpr std::string_view kNotCreated = "the value was not created: ";
+
 // What keeps shutdown from being clean, and how much there is of it.
 struct RefCounts {
   std::size_t values = 0;     // of this node
+  std::size_t shared = 0;     // of those, held elsewhere, too
   std::size_t forks = 0;      // of those, at other nodes
   std::size_t held = 0;       // of values elsewhere
   std::size_t creating = 0;   // of those, not confirmed yet
@@ -123,6 +130,9 @@ class References : public std::enable_shared_from_this<References> {
                   std::string origin = {});
   // That call has ended; exactly once.
   void creation_ended(const RefHandle& handle, const agent::Answer& answer);
+
+  // What happens when the owner has confirmed the reference or it has failed; null once it has.
+  std::shared_ptr<Event> answer_of_owner(const RefHandle& handle);
 
   // Around each call on a reference. Throws the reason when it cannot be used.
   enum class Use : std::uint64_t { Safe = 0 };
@@ -199,10 +209,12 @@ class References : public std::enable_shared_from_this<References> {
     std::optional<KeptFailure> failure{};
     std::string made_by{};
     std::string origin{};
+    bool not_created = false;  // the call that should have made it failed as a call
   };
   struct Handle {
     std::weak_ptr<RefHandle> handle{};
     std::unordered_map<std::uint64_t, agent::CallHandle> uses{};  // that end when it fails
+    std::vector<std::shared_ptr<Event>> waiting{};                // for the owner to answer
   };
   struct State {
     explicit State(refs::Self self)
@@ -232,6 +244,7 @@ class References : public std::enable_shared_from_this<References> {
   template <class Event>
   void ask(Event event);
   void perform(refs::Actions&& actions);
+  Handle take_known(const refs::ForkId& fork);
   void tell_of_ended(State& state, TimePoint now);
   void ended(const RefHandle& handle);
   std::optional<TimePoint> next_timer(State& state, TimePoint now);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "hawser/base/clock.h"
 #include "hawser/refs/actions.h"
@@ -43,7 +44,8 @@ struct Desk {
 
   Self self;
   const LedgerOptions options;
-  std::uint64_t next_local = 0;  // one counter for references and forks
+  std::vector<std::uint64_t> earlier_origins;  // of this node, before it rejoined
+  std::uint64_t next_local = 0;                // one counter for references and forks
   Roster roster;
   Courier courier;
   Actions actions;

@@ -21,8 +21,8 @@ struct UniqueId {
 using RefId = UniqueId<struct RefTag>;    // one value, made by whoever asked for it
 using ForkId = UniqueId<struct ForkTag>;  // one holder's title to it, made by whoever gave it
 
-// `on` of a node. The rank must be its own among all nodes of the world; the incarnation keeps ids
-// apart from those of its earlier lives. People are shown the rank.
+// `on` of a node. No two nodes of a world, nor two lives of one, have the same incarnation (see
+// StoreDirectory); the rank is there for people.
 inline constexpr std::uint32_t kRankBits = 24;
 constexpr std::uint64_t origin_of(std::uint32_t rank, Incarnation incarnation) {
   return (number(incarnation) << kRankBits) | (rank & ((1u << kRankBits) - 1));

@@ -149,6 +149,7 @@ void Ledger::lost(const Party& party, TimePoint now) {
 }
 
 void Ledger::rejoined(Self self, TimePoint now) {
+  desk_.earlier_origins.push_back(desk_.self.origin);
   desk_.self = std::move(self);
   desk_.roster.of(desk_.self.name).current = desk_.self.incarnation;
   desk_.courier.start_over();

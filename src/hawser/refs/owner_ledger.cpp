@@ -313,7 +313,9 @@ bool OwnerLedger::is_awaited(const RefId& ref) const {
 }
 
 bool OwnerLedger::made_here(const RefId& ref) const {
-  return rank_of(ref.on) == rank_of(desk_.self.origin);
+  const auto& lives = desk_.earlier_origins;
+  return ref.on == desk_.self.origin ||
+         std::find(lives.begin(), lives.end(), ref.on) != lives.end();
 }
 
 OwnerLedger::Owned* OwnerLedger::find_or_await(const RefId& ref, TimePoint now) {

@@ -63,8 +63,8 @@ void UserLedger::created(const ForkId& fork, Incarnation owner, TimePoint now) {
   pay_debts(at, now);
 }
 
-// The creation may have arrived all the same, or arrive yet. The owner is told to forget it, after
-// it was told of those this node has given the reference to.
+// The creation may have arrived all the same, or arrive yet. The owner is told to forget it when
+// the program lets go, after it was told of those this node has given the reference to.
 void UserLedger::creation_failed(const ForkId& fork, Error why, std::optional<Incarnation> sent_to,
                                  TimePoint now) {
   const auto at = held_.find(fork);
@@ -289,12 +289,11 @@ void UserLedger::fail(HeldForks::iterator at, Error why, TimePoint now) {
 
 void UserLedger::pay_debts(HeldForks::iterator at, TimePoint now) {
   Held& held = at->second;
-  if (held.pins > 0 || held.waits()) return;
-  if (held.handles > 0 && !held.failed()) return;
-  if (std::exchange(held.on_list, false) && !HAWSER_FAULT(kForgetDrop)) {
+  // One that has failed answers with its error until the program lets go, and so is its owner's.
+  if (held.handles > 0 || held.pins > 0 || held.waits()) return;
+  if (held.on_list && !HAWSER_FAULT(kForgetDrop)) {
     desk_.courier.post(held.owner_party(), Drop{held.ref, at->first});
   }
-  if (held.handles > 0) return;  // it answers with its error until the program lets go
   if (held.received) dead_forks_.bury(at->first, now);
   held_.erase(at);
 }

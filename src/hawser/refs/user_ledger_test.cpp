@@ -97,13 +97,14 @@ TEST_F(UserLedgerTest, ACreationThatFailedAnswersWithItsErrorAndTellsTheOwner) {
   const auto first = ledger_.create("owner", "", now_);
   const auto second = ledger_.create("owner", "", now_);
   ledger_.creation_failed(fork_of(first), kTimeout, kOwner.incarnation, now_);
-  EXPECT_EQ(said(), (std::vector<Record>{Drop{ref_of(first), fork_of(first)}}));
+  EXPECT_TRUE(said().empty()) << "the program still has it";
   EXPECT_EQ(ledger_.begin_use(fork_of(first)).error().kind(), ErrorKind::Timeout);
   EXPECT_EQ(ledger_.grant(fork_of(first), "child", "").error().kind(), ErrorKind::Timeout);
   EXPECT_TRUE(ledger_.begin_use(fork_of(second)).ok());
   ledger_.created(fork_of(first), kOwner.incarnation, now_);  // the reply comes after all
   EXPECT_FALSE(ledger_.confirmed(fork_of(first)));
   ledger_.drop(fork_of(first), now_);
+  EXPECT_EQ(said(), (std::vector<Record>{Drop{ref_of(first), fork_of(first)}}));
   EXPECT_FALSE(ledger_.holds(fork_of(first)));
 }
 
@@ -171,6 +172,7 @@ TEST_F(UserLedgerTest, WhatIsSharedIsToldAlsoWhenTheCreationTimesOut) {
   const auto made = ledger_.create("owner", "", now_);
   const ForkId given = grant(fork_of(made));
   ledger_.creation_failed(fork_of(made), kTimeout, kOwner.incarnation, now_);
+  ledger_.drop(fork_of(made), now_);
   EXPECT_TRUE(said().empty()) << "the ticket is still on its way";
   ledger_.settled(given, kChildLife, now_);
   EXPECT_EQ(said(), (std::vector<Record>{Share{ref_of(made), given, {"child", kChildLife}},

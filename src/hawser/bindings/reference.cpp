@@ -1,0 +1,459 @@
+#include "hawser/bindings/reference.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/distributed/rpc/py_rref.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <sstream>
+
+#include "hawser/bindings/bind_node.h"
+#include "hawser/bindings/future.h"
+#include "hawser/bindings/imports.h"
+#include "hawser/bindings/serving.h"
+#include "hawser/node/kept_value.h"
+
+namespace py = pybind11;
+namespace rpc = torch::distributed::rpc;
+
+namespace hawser::bindings {
+namespace {
+
+rpc::GloballyUniqueId global_id(std::uint64_t on, std::uint64_t local) {
+  return {static_cast<rpc::worker_id_t>(refs::rank_of(on)), static_cast<rpc::local_id_t>(local)};
+}
+
+// How the call that creates a value ends. Told by a thread that reads the network.
+class CreationEnd {
+ public:
+  using Then = UniqueFunction<void(const std::optional<Error>&)>;
+
+  void happened(const std::optional<Error>& error) {
+    Then then;
+    {
+      auto state = state_.lock();
+      state->ended = true;
+      state->error = error;
+      then = std::move(state->then);
+    }
+    if (then) then(error);
+  }
+  // Set once.
+  void when_happened(Then then) {
+    std::optional<Error> error;
+    {
+      auto state = state_.lock();
+      if (!state->ended) {
+        state->then = std::move(then);
+        return;
+      }
+      error = state->error;
+    }
+    then(error);
+  }
+
+ private:
+  struct State {
+    bool ended = false;
+    std::optional<Error> error{};
+    Then then{};
+  };
+  Guarded<State> state_;
+};
+
+// The reference as torch's own code sees it.
+class TorchRRef final : public rpc::RRef {
+ public:
+  TorchRRef(std::weak_ptr<NodeCore> core, std::shared_ptr<RefHandle> handle)
+      : rpc::RRef(kUnknownRank, global_id(handle->id().on, handle->id().local),
+                  c10::PyObjectType::get()),
+        core_(std::move(core)),
+        handle_(std::move(handle)) {}
+
+  bool isOwner() const override { return handle_->is_owner(); }
+  bool confirmedByOwner() const override { return handle_->confirmed(); }
+  std::string ownerName() const override { return handle_->owner(); }
+  rpc::worker_id_t owner() const override {
+    const auto rank = core().rank_of(handle_->owner());
+    return static_cast<rpc::worker_id_t>(rank);
+  }
+
+  const std::shared_ptr<RefHandle>& handle() const { return handle_; }
+  NodeCore& core() const { return *shared_core(); }
+  std::shared_ptr<NodeCore> shared_core() const {
+    auto core = core_.lock();
+    if (!core) throw Error(ErrorKind::Invalid, "the node of this reference is closed");
+    return core;
+  }
+
+ private:
+  static constexpr rpc::worker_id_t kUnknownRank = -1;
+
+  const std::weak_ptr<NodeCore> core_;
+  const std::shared_ptr<RefHandle> handle_;
+};
+
+}  // namespace
+
+// What Python holds.
+class Reference : public rpc::PyRRef {
+ public:
+  explicit Reference(c10::intrusive_ptr<TorchRRef> rref)
+      : rpc::PyRRef(c10::static_intrusive_pointer_cast<rpc::RRef>(rref)), rref_(std::move(rref)) {}
+
+  const std::shared_ptr<RefHandle>& handle() const { return rref_->handle(); }
+  const TorchRRef& rref() const { return *rref_; }
+
+  std::shared_ptr<CreationEnd> creation;  // null if somebody else has created the value
+  py::object future;                      // of the creation, once asked for
+  py::object kind = py::none();           // a future of the value's type, once asked for
+  py::object profiling_future = py::none();
+
+ private:
+  const c10::intrusive_ptr<TorchRRef> rref_;
+};
+
+namespace {
+
+PyTypeObject* reference_type = nullptr;  // set once, at import
+PyTypeObject* method_type = nullptr;
+
+thread_local SentReferences* sent = nullptr;
+thread_local ReceivedReferences* received = nullptr;
+
+// Runs what may throw anything of hawser's; Python sees its exceptions.
+template <class F>
+auto guarded(const Reference& reference, F function) {
+  try {
+    return function();
+  } catch (const PythonErrorSet&) {
+    throw py::error_already_set();
+  } catch (const Error&) {
+    std::shared_ptr<NodeCore> core;
+    try {
+      core = reference.rref().shared_core();
+    } catch (const Error&) {  // the exceptions of a node that is gone are hawser's own
+    }
+    set_python_error(core.get());
+    throw py::error_already_set();
+  }
+}
+
+std::shared_ptr<NodeCore> current_core() {
+  const Object node = Object::taken(PyObject_CallNoArgs(imports().current_node));
+  return py::cast<std::shared_ptr<NodeCore>>(py::handle(node.get()));
+}
+
+std::string origin_of(const NodeCore& core) {
+  if (!core.records_origins()) return {};
+  PyFrameObject* const frame = PyEval_GetFrame();
+  if (!frame) return {};
+  PyCodeObject* const code = PyFrame_GetCode(frame);
+  std::string where = PyUnicode_AsUTF8(code->co_filename);
+  where +=
+      ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " in " + PyUnicode_AsUTF8(code->co_name);
+  Py_DECREF(code);
+  return where;
+}
+
+std::shared_ptr<Reference> wrapped(std::weak_ptr<NodeCore> core,
+                                   std::shared_ptr<RefHandle> handle) {
+  return std::make_shared<Reference>(
+      c10::make_intrusive<TorchRRef>(std::move(core), std::move(handle)));
+}
+
+std::shared_ptr<Reference> keep_here(const py::object& value, const py::object& hint) {
+  if (!hint.is_none()) {
+    throw py::value_error("type_hint should only be specified when the RRef is to a ScriptModule");
+  }
+  try {
+    const auto core = current_core();
+    auto kept = std::make_shared<KeptObject>(core, Object::shared(value.ptr()));
+    const std::string origin = origin_of(*core);
+    std::shared_ptr<RefHandle> handle;
+    {
+      const WithoutGil no_gil;
+      handle = core->node().keep(std::move(kept), origin);
+    }
+    return wrapped(core, std::move(handle));
+  } catch (const PythonErrorSet&) {
+    throw py::error_already_set();
+  } catch (const Error&) {
+    set_python_error(nullptr);
+    throw py::error_already_set();
+  }
+}
+
+// ------------------------------------------------------------------------------- the value
+
+Object read_copy(const NodeCore& core, Kept& value) {
+  wire::Payload payload;
+  {
+    const WithoutGil no_gil;
+    payload = value.copy();
+  }
+  wire::ReceivedPayload local;
+  local.value = {payload.value.data(), payload.value.size()};
+  local.tensors = std::move(payload.tensors);
+  local.segments = std::move(payload.segments);
+  local.held = std::move(payload.held);
+  PayloadReader in(local);
+  Object object = read_value(in, core.picklers());
+  in.finish();
+  return object;
+}
+
+[[noreturn]] void raise_failure(const NodeCore& core, const KeptFailure& failure) {
+  wire::ReceivedPayload payload;
+  payload.value = {failure.payload.value.data(), failure.payload.value.size()};
+  payload.segments = failure.payload.segments;
+  const Object exception = core.exception_for(failure.error, payload);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.get())), exception.get());
+  throw PythonErrorSet{};
+}
+
+Object local_value(const Reference& reference) {
+  const auto core = reference.rref().shared_core();
+  References& references = core->node().references();
+  struct Arrival {
+    Event there;
+    Found found;
+  };
+  const auto arrival = std::make_shared<Arrival>();
+  {
+    const WithoutGil no_gil;
+    references.when_there(*reference.handle(), [arrival](Found found) {
+      arrival->found = std::move(found);
+      arrival->there.set();
+    });
+  }
+  if (!arrival->there.happened()) {
+    wait_interruptibly(*core->node().scheduler(), arrival->there, Deadline::never());
+  }
+  const Found& found = arrival->found;
+  if (found.failure) raise_failure(*core, *found.failure);
+  if (const auto* object = dynamic_cast<KeptObject*>(found.value.get())) {
+    return Object::shared(object->object());
+  }
+  if (const auto* kept = dynamic_cast<KeptValue<c10::IValue>*>(found.value.get())) {
+    return Object::taken(torch::jit::toPyObject(*kept->value()).release().ptr());
+  }
+  try {
+    return read_copy(*core, *found.value);
+  } catch (const KeptFailure& failure) {
+    raise_failure(*core, failure);
+  }
+}
+
+py::object to_python(Object object) { return py::reinterpret_steal<py::object>(object.release()); }
+
+// ------------------------------------------------------------------------------- its creation
+
+py::object creation_future(Reference& reference) {
+  if (reference.future) return reference.future;
+  const auto [future, settle] = make_future(reference.rref().shared_core());
+  if (reference.creation) {
+    reference.creation->when_happened([settle = settle](const std::optional<Error>& error) {
+      agent::Answer answer;
+      answer.error = error;
+      settle(std::move(answer));
+    });
+  } else {
+    settle(agent::Answer{});
+  }
+  reference.future = to_python(future);
+  return reference.future;
+}
+
+// ------------------------------------------------------------------------------- pickling
+
+py::tuple reduce(const Reference& reference, const py::object& read) {
+  SentReferences* const table = SentReferences::current();
+  if (!table) {
+    throw std::runtime_error(
+        "Can not pickle rref in python pickler, rref can only be pickled when using RPC");
+  }
+  return py::make_tuple(read, py::make_tuple(table->add(reference.handle())));
+}
+
+py::object unreduce(std::size_t index) {
+  ReceivedReferences* const table = ReceivedReferences::current();
+  if (!table) {
+    throw std::runtime_error(
+        "Can not unpickle rref in python pickler, rref can only be unpickled when using RPC");
+  }
+  return py::reinterpret_borrow<py::object>(table->at(index).get());
+}
+
+// Whoever receives a reference in a call of the original finds it confirmed. Here the call does not
+// wait for that, so who asks does.
+bool confirmed_by_owner(const Reference& reference) {
+  const auto core = reference.rref().shared_core();
+  RefHandle& handle = *reference.handle();
+  std::shared_ptr<Event> answered;
+  {
+    const WithoutGil no_gil;
+    if (handle.received()) answered = core->node().references().answer_of_owner(handle);
+  }
+  if (answered) {
+    wait_interruptibly(*core->node().scheduler(), *answered,
+                       Deadline::after(SteadyClock(), core->node().call_timeout()));
+  }
+  const WithoutGil no_gil;
+  return handle.confirmed();
+}
+
+// It was released, by the program or with the node.
+bool is_deleted(const Reference& reference) {
+  if (reference.handle()->released()) return true;
+  try {
+    return reference.rref().shared_core()->node().closed();
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+std::string describe(const Reference& reference) {
+  const RefHandle& handle = *reference.handle();
+  std::ostringstream text;
+  const auto id = global_id(handle.id().on, handle.id().local);
+  if (handle.is_owner()) {
+    text << "OwnerRRef(" << id << ")";
+  } else {
+    text << "UserRRef(RRefId = " << id
+         << ", ForkId = " << global_id(handle.fork()->on, handle.fork()->local) << ")";
+  }
+  return text.str();
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------------------- tables
+
+SentReferences::SentReferences() : outer_(std::exchange(sent, this)) {}
+SentReferences::~SentReferences() { sent = outer_; }
+SentReferences* SentReferences::current() { return sent; }
+std::size_t SentReferences::add(std::shared_ptr<RefHandle> handle) {
+  handles_.push_back(std::move(handle));
+  return handles_.size() - 1;
+}
+
+ReceivedReferences::ReceivedReferences() : outer_(std::exchange(received, this)) {}
+ReceivedReferences::~ReceivedReferences() { received = outer_; }
+ReceivedReferences* ReceivedReferences::current() { return received; }
+const Object& ReceivedReferences::at(std::size_t index) const {
+  if (index >= references_.size()) {
+    throw Error(ErrorKind::Invalid, "malformed value: no reference " + std::to_string(index));
+  }
+  return references_[index];
+}
+
+// ------------------------------------------------------------------------------- for others
+
+Object wrap_reference(const NodeCore& core, std::shared_ptr<RefHandle> handle) {
+  return Object::taken(
+      py::cast(wrapped(const_cast<NodeCore&>(core).weak_from_this(), std::move(handle)))
+          .release()
+          .ptr());
+}
+
+std::shared_ptr<RefHandle> handle_of(PyObject* object) {
+  if (!PyObject_TypeCheck(object, reference_type)) return nullptr;
+  return py::cast<Reference&>(py::handle(object)).handle();
+}
+
+const BoundMethod* method_of(PyObject* function) {
+  if (Py_TYPE(function) != method_type) return nullptr;
+  return py::cast<const BoundMethod*>(py::handle(function));
+}
+
+Object create_reference(NodeCore& core, const CallOptions& options, WrittenCall&& call) {
+  auto end = std::make_shared<CreationEnd>();
+  std::string origin = origin_of(core);
+  std::shared_ptr<RefHandle> handle;
+  {
+    const WithoutGil no_gil;
+    handle = core.node().create_written(
+        options, std::move(call), {},
+        [end](const std::optional<Error>& error) { end->happened(error); }, std::move(origin));
+  }
+  auto reference = wrapped(core.weak_from_this(), std::move(handle));
+  reference->creation = std::move(end);
+  return Object::taken(py::cast(std::move(reference)).release().ptr());
+}
+
+void bind_reference(py::module_& module) {
+  module.attr("NOT_CREATED") = py::str(kNotCreated.data(), kNotCreated.size());
+  module.def("_received_reference", &unreduce, py::arg("index"));
+  const py::object read = module.attr("_received_reference");
+
+  py::class_<BoundMethod> method(module, "Method");
+  method
+      .def(py::init([](const Reference& reference, std::string name) {
+             return BoundMethod{reference.handle(), std::move(name)};
+           }),
+           py::arg("reference"), py::arg("name"))
+      .def_readonly("name", &BoundMethod::name)
+      .def("__call__", [](const BoundMethod&, const py::args&, const py::kwargs&) {
+        throw py::type_error("a method of a remote value is called through a node");
+      });
+  method_type = reinterpret_cast<PyTypeObject*>(method.ptr());
+
+  py::class_<Reference, rpc::PyRRef, std::shared_ptr<Reference>> type(module, "PyRRef");
+  type.def(py::init(&keep_here), py::arg("value"), py::arg("type_hint") = py::none())
+      .def("is_owner", [](const Reference& self) { return self.handle()->is_owner(); })
+      .def("confirmed_by_owner",
+           [](const Reference& self) {
+             return guarded(self, [&] { return confirmed_by_owner(self); });
+           })
+      .def("owner_name", [](const Reference& self) { return self.handle()->owner(); })
+      .def("_local_value",
+           [](const Reference& self) {
+             return guarded(self, [&] { return to_python(local_value(self)); });
+           })
+      .def("_get_future",
+           [](Reference& self) { return guarded(self, [&] { return creation_future(self); }); })
+      .def("release",
+           [](const Reference& self) {
+             const WithoutGil no_gil;
+             self.handle()->release();
+           })
+      .def_property_readonly("deleted", &is_deleted)
+      .def("_raise_if_failed",
+           [](const Reference& self) {
+             guarded(self, [&] {
+               const WithoutGil no_gil;
+               if (const auto error = self.handle()->error()) throw *error;
+             });
+           })
+      .def_property_readonly("_node",
+                             [](const Reference& self) {
+                               return guarded(self, [&] { return self.rref().shared_core(); });
+                             })
+      .def_readwrite("_kind", &Reference::kind)
+      .def_readwrite("_profiling_future", &Reference::profiling_future)
+      .def("_ids",
+           [](const Reference& self) {
+             const RefHandle& handle = *self.handle();
+             const auto fork =
+                 handle.fork().value_or(refs::ForkId{handle.id().on, handle.id().local});
+             return py::make_tuple(refs::rank_of(handle.id().on), handle.id().local,
+                                   refs::rank_of(fork.on), fork.local);
+           })
+      .def("_pickled_index",
+           [](const Reference& self) -> std::size_t {
+             SentReferences* const table = SentReferences::current();
+             if (!table) {
+               throw std::runtime_error(
+                   "Can not pickle rref in python pickler, rref can only be pickled when using "
+                   "RPC");
+             }
+             return table->add(self.handle());
+           })
+      .def("__reduce__", [read](const Reference& self) { return reduce(self, read); })
+      .def("__reduce_ex__", [read](const Reference& self, int) { return reduce(self, read); })
+      .def("__str__", &describe)
+      .def("__repr__", &describe);
+  reference_type = reinterpret_cast<PyTypeObject*>(type.ptr());
+}
+
+}  // namespace hawser::bindings

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "hawser/bindings/node_core.h"
+#include "hawser/node/kept.h"
+
+// Calls that Python answers.
+namespace hawser::bindings {
+
+// `served`: under a name of its own; null for a call that names the Python function. Without the
+// interpreter lock.
+void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
+                const CallContext& context);
+
+// A Python object behind references.
+class KeptObject final : public Kept {
+ public:
+  KeptObject(std::weak_ptr<NodeCore> core, Object object)
+      : core_(std::move(core)), object_(std::move(object)) {}
+
+  PyObject* object() const { return object_.get(); }  // borrowed
+
+  std::string type_name() const override;
+  std::size_t bytes() const override;
+  wire::Payload copy() override;
+  void call(const CallContext& context, std::string_view method) override;
+
+ private:
+  const std::weak_ptr<NodeCore> core_;
+  const AnywhereObject object_;
+};
+
+}  // namespace hawser::bindings

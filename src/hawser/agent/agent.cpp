@@ -38,7 +38,12 @@ std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"
 Agent::Agent(AgentOptions options, Surroundings surroundings)
     : options_(std::move(options)), out_(std::move(surroundings)) {}
 
-Agent::~Agent() = default;
+// Where it was not closed: calls that were put aside hold their session, which holds them.
+Agent::~Agent() {
+  for (const auto& peer : all_peers()) {
+    if (const auto session = peer->state.lock()->session) session->drop_put_aside();
+  }
+}
 
 void Agent::introduce(transport::Identity identity) {
   self_.lock()->identity = std::move(identity);

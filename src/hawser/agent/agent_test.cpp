@@ -131,6 +131,7 @@ class TestNode final : public Workshop, public RequestHandler {
     for (wire::InFrame frame;;) {
       switch (link.receive(frame)) {
         case transport::Link::Received::Nothing:
+          while (const auto task = sink.resume()) task->run();
           return;
         case transport::Link::Received::Closed:
           static_cast<sim::SimLink&>(link).on_ready(nullptr);

@@ -341,6 +341,22 @@ Liveness Session::check_health(TimePoint now) {
   return verdict;
 }
 
+bool Session::probe(TimePoint now) {
+  const std::uint64_t received = link_->stats().bytes_received;
+  {
+    auto health = health_.lock();
+    if (health->bytes_at_probe == received) return false;
+    health->bytes_at_probe = received;
+  }
+  send(wire::encode(wire::Heartbeat{nanoseconds(now)}));
+  return true;
+}
+
+bool Session::is_silent_since_probe() {
+  const std::uint64_t received = link_->stats().bytes_received;
+  return std::exchange(health_.lock()->bytes_at_probe, std::nullopt) == received;
+}
+
 Duration Session::since_heard(TimePoint now) const {
   return now - health_.lock()->detector.last_heard();
 }

@@ -85,6 +85,11 @@ class Session final : public transport::FrameSink,
   Deadline sweep(TimePoint now);
   // Once per heartbeat interval: judges the peer, and sends a heartbeat where one is needed.
   Liveness check_health(TimePoint now);
+  // Asks for a sign of life on this very connection; a pulse is none. False when the last one that
+  // was asked for has not come yet.
+  bool probe(TimePoint now);
+  // Nothing has arrived since probe(). Ends the asking.
+  bool is_silent_since_probe();
 
   // Closes the link; `why` answers all calls.
   void close(Error why);
@@ -156,6 +161,7 @@ class Session final : public transport::FrameSink,
     std::uint64_t bytes_received = 0;  // at the last check
     std::uint64_t frames_sent = 0;
     std::optional<std::uint64_t> pulse{};
+    std::optional<std::uint64_t> bytes_at_probe{};  // received, while a sign of life is asked for
   };
   mutable Guarded<Health> health_;
 };

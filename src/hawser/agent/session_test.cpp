@@ -347,6 +347,19 @@ TEST_F(SessionTest, SilenceIsNoticedAndBrokenByHeartbeats) {
   EXPECT_EQ(session_->check_health(clock_.now()), Liveness::Lost);
 }
 
+TEST_F(SessionTest, AProbeIsAnsweredByAnythingThatArrives) {
+  EXPECT_TRUE(session_->probe(clock_.now()));
+  take_sent<wire::Heartbeat>();
+  EXPECT_FALSE(session_->probe(clock_.now())) << "one at a time";
+  EXPECT_TRUE(link_->sent.empty());
+  EXPECT_TRUE(session_->is_silent_since_probe());
+  EXPECT_FALSE(session_->is_silent_since_probe()) << "nobody asks any more";
+
+  EXPECT_TRUE(session_->probe(clock_.now()));
+  receive(wire::encode(wire::HeartbeatEcho{}));
+  EXPECT_FALSE(session_->is_silent_since_probe());
+}
+
 TEST_F(SessionTest, OtherMessagesGoOn) {
   receive(wire::encode(wire::Arrival{4}));
   ASSERT_EQ(events_.messages.size(), 1u);

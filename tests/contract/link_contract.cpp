@@ -10,7 +10,7 @@
 #include "contract/contract.h"
 #include "hawser/transport/descriptor.h"
 
-// LINK-1 to LINK-6 of link.h.
+// LINK-1 to LINK-7 of link.h.
 namespace hawser::contract {
 namespace {
 
@@ -269,6 +269,44 @@ TEST_P(LinkContract, SendDoesNotWaitForAReader) {
   for (const auto& frame : pair.right.inbox) {
     ASSERT_TRUE(has_pattern(frame.segments.at(0).bytes(), 4));
   }
+}
+
+// ---- LINK-7: a backlog is announced when it shrinks ----
+
+TEST_P(LinkContract, ABacklogIsSeenAndAskedToBeLookedAtWhenItShrinks) {
+  Pair pair(*medium_);
+  constexpr std::size_t kLimit = 16 * kMiB;
+  EXPECT_FALSE(pair.left.link->backlogged(0));
+  const auto segment = pattern_buffer(kMiB, 4);
+  const auto body = pattern(16, 2);
+  std::size_t frames = 0;
+  while (!pair.left.link->backlogged(kLimit)) {
+    ASSERT_TRUE(pair.left.link->send(frame_with(body, {segment})));
+    ASSERT_LT(++frames, 100u) << "it does not notice that nobody reads";
+  }
+  const auto asks = [&] { return pair.left.link->pending() || pair.left.link->wants_write(); };
+  std::size_t looks = 0;
+  while (pair.left.link->backlogged(kLimit)) {
+    // The reader alone moves, until the writer asks to be looked at.
+    ASSERT_TRUE(pair.run_end_until(pair.right, asks)) << "after " << looks << " looks";
+    while (pair.left.link->pending() || pair.left.link->wants_write()) {
+      wire::InFrame frame;
+      ASSERT_EQ(pair.left.link->receive(frame), Link::Received::Nothing);
+      ++looks;
+      if (pair.left.link->wants_write()) break;  // as long as there is more to write
+    }
+  }
+  ASSERT_TRUE(pair.run_until([&] { return pair.right.inbox.size() == frames; }));
+  EXPECT_FALSE(pair.left.link->backlogged(0));
+}
+
+TEST_P(LinkContract, AClosedLinkHasNoBacklog) {
+  Pair pair(*medium_);
+  const auto body = pattern(8, 0);
+  ASSERT_TRUE(pair.left.link->send(frame_with(body, {pattern_buffer(40 * kMiB, 1)})));
+  EXPECT_TRUE(pair.left.link->backlogged(kMiB));
+  pair.left.link->close();
+  EXPECT_FALSE(pair.left.link->backlogged(0));
 }
 
 // ---- LINK-3: closing ----

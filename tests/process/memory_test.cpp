@@ -107,5 +107,64 @@ TEST_P(Kept, TwoHundredTensorsDoNotExhaustTheArena) {
   }
 }
 
+// ---------------------------------------------------------------------------------- queued
+
+class Queued : public OverTransports {};
+
+INSTANTIATE_TEST_SUITE_P(, Queued, kTransports);
+
+// FLOW-2. Both stand still in turn, so that all calls are there before the first is served, and the
+// caller reads nothing while they are.
+TEST_P(Queued, ResultsThatNobodyReadsDoNotPileUp) {
+  constexpr std::size_t kCalls = 256;
+  constexpr std::int64_t kEach = 4 * kMiB;
+  constexpr std::uint64_t kSome = 128 * kMiB;  // of the 1 GiB that is asked for
+  NodeOptions options = this->options("callee");
+  options.failure_detector = quick_detector(kPatience);
+  options.limits.max_bytes_queued_per_peer = 8 * kMiB;
+  options.limits.max_threads = 4;
+  Worker callee(options);
+  options.name = "caller";
+  Worker caller(options);
+  options.name = "observer";
+  Node observer(options);
+  ASSERT_EQ(caller.call_all({"callee"}), 1u);
+  ASSERT_EQ(observer.call<std::int64_t>("callee", "add", 1, 2).get(), 3);
+  const auto before = resident_bytes(callee.process().pid());
+
+  callee.process().stop();
+  caller.ask_to_make("callee", kCalls, kEach);
+  caller.process().stop();
+  callee.process().resume();
+  std::size_t put_aside = 0;
+  EXPECT_TRUE(eventually([&] {
+    const auto [incoming, aside] =
+        observer.call<std::tuple<std::size_t, std::size_t>>("callee", "incoming", "caller").get();
+    put_aside = aside;
+    return aside > 0 && incoming == aside;
+  })) << "others are served meanwhile";
+  EXPECT_GT(put_aside, kCalls / 2);
+  EXPECT_LT(resident_bytes(callee.process().pid()), before + kSome);
+
+  caller.process().resume();
+  caller.channel().expect("made " + std::to_string(kCalls));
+  EXPECT_EQ(caller.call_all({"callee"}), 1u);
+}
+
+// FLOW-2 at both ends at once: neither waits for the other.
+TEST_P(Queued, TwoNodesThatMakeMoreThanTheLimitForEachOther) {
+  constexpr std::size_t kCalls = 64;
+  NodeOptions options = this->options("one");
+  options.limits.max_bytes_queued_per_peer = kMiB;
+  options.limits.max_threads = 4;
+  Worker one(options);
+  options.name = "other";
+  Worker other(options);
+  one.ask_to_make("other", kCalls, 2 * kMiB);
+  other.ask_to_make("one", kCalls, 2 * kMiB);
+  one.channel().expect("made " + std::to_string(kCalls));
+  other.channel().expect("made " + std::to_string(kCalls));
+}
+
 }  // namespace
 }  // namespace hawser::testing

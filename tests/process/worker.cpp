@@ -2,10 +2,12 @@
 #include <ATen/ops/full.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -49,7 +51,11 @@ void serve_functions(Node& node, Channel& test) {
   });
   node.serve("drop_refs", [refs] { std::exchange(*refs->lock(), {}).clear(); });
   node.serve("count_refs", [&node] { return node.refs().size(); });
-  node.serve("resident", [] { return resident_bytes(); });
+  node.serve("resident", [] { return resident_bytes(::getpid()); });
+  node.serve("incoming", [&node](const std::string& peer) {
+    const agent::PeerReport report = peer_of(node, peer);
+    return std::tuple(report.incoming, report.put_aside);
+  });
   node.serve("turned_away", [&node] { return node.inspect().connections_turned_away; });
 }
 
@@ -83,6 +89,28 @@ std::int64_t call_all(Node& node, std::istream& peers) {
   return right;
 }
 
+void make_many(Node& node, Channel& test, std::istream& words) {
+  std::string peer;
+  std::size_t calls = 0;
+  std::int64_t bytes = 0;
+  words >> peer >> calls >> bytes;
+  struct Count {
+    std::atomic<std::size_t> left{0};
+    std::atomic<std::size_t> right{0};
+  };
+  const auto count = std::make_shared<Count>();
+  count->left = calls;
+  for (std::size_t i = 0; i < calls; ++i) {
+    node.call<at::Tensor>(peer, "make", bytes).on_settled([&test, count, bytes](const auto& made) {
+      if (made.ok() && made.value().sum().template item<std::int64_t>() == 7 * bytes) {
+        ++count->right;
+      }
+      if (--count->left == 0) test.tell("made " + std::to_string(count->right));
+    });
+  }
+  test.tell("asked");
+}
+
 }  // namespace
 
 int work(Channel& test, const std::vector<std::string>& arguments) {
@@ -99,6 +127,8 @@ int work(Channel& test, const std::vector<std::string>& arguments) {
       call_and_tell(*node, test, peer, function);
     } else if (verb == "call_all") {
       test.tell("answered " + std::to_string(call_all(*node, words)));
+    } else if (verb == "make") {
+      make_many(*node, test, words);
     } else if (verb == "incarnation") {
       test.tell("incarnation " + std::to_string(node->inspect().incarnation));
     } else if (verb == "shutdown") {

@@ -68,7 +68,9 @@ std::vector<std::string> to_arguments(const NodeOptions& options) {
       "call_timeout=" + milliseconds(options.call_timeout),
       "heartbeat_interval=" + milliseconds(options.failure_detector.heartbeat_interval),
       "suspect_after=" + milliseconds(options.failure_detector.suspect_after),
-      "lost_after=" + milliseconds(options.failure_detector.lost_after)};
+      "lost_after=" + milliseconds(options.failure_detector.lost_after),
+      "max_bytes_queued=" + std::to_string(options.limits.max_bytes_queued_per_peer),
+      "max_threads=" + std::to_string(options.limits.max_threads)};
   for (const std::string& transport : options.transports) {
     arguments.push_back("transport=" + transport);
   }
@@ -94,6 +96,8 @@ NodeOptions from_arguments(const std::vector<std::string>& arguments) {
     if (key == "token") options.token = value;
     if (key == "rank") options.rank = static_cast<std::uint32_t>(number());
     if (key == "world_size") options.world_size = static_cast<std::uint32_t>(number());
+    if (key == "max_bytes_queued") options.limits.max_bytes_queued_per_peer = number();
+    if (key == "max_threads") options.limits.max_threads = number();
     if (key == "call_timeout") options.call_timeout = time();
     if (key == "heartbeat_interval") options.failure_detector.heartbeat_interval = time();
     if (key == "suspect_after") options.failure_detector.suspect_after = time();
@@ -133,6 +137,11 @@ std::size_t Worker::answered(Duration patience) {
   return parse_number(channel().expect("answered ", patience));
 }
 
+void Worker::ask_to_make(const std::string& peer, std::size_t calls, std::int64_t bytes) {
+  channel().tell("make " + peer + " " + std::to_string(calls) + " " + std::to_string(bytes));
+  channel().expect("asked");
+}
+
 std::uint64_t Worker::ask_incarnation() {
   channel().tell("incarnation");
   return parse_number(channel().expect("incarnation "));
@@ -170,9 +179,9 @@ std::uint16_t free_port() {
   return ntohs(address.sin_port);
 }
 
-std::uint64_t resident_bytes() {
+std::uint64_t resident_bytes(pid_t pid) {
   std::uint64_t total = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> total >> resident;
+  std::ifstream("/proc/" + std::to_string(pid) + "/statm") >> total >> resident;
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 

@@ -53,6 +53,9 @@ class World {
 //   count_refs()        references and referenced values it has
 //   resident()          bytes of memory in use
 //   turned_away()       connections
+//   incoming(peer)      calls of that peer that it has not answered, and how many of them it has
+//   put
+//                       aside
 class Worker {
  public:
   // Returns when it has joined. Throws when it could not.
@@ -77,6 +80,9 @@ class Worker {
     ask_all(peers);
     return answered();
   }
+  // Lets it call make(bytes) so many times, and returns when all are sent. It says "made <number>"
+  // when all are over: those that were as they should be. It keeps none.
+  void ask_to_make(const std::string& peer, std::size_t calls, std::int64_t bytes);
   // Its own incarnation by now.
   std::uint64_t ask_incarnation();
 
@@ -100,8 +106,8 @@ agent::PeerReport peer_of(const Node& node, const std::string& peer);
 // A loopback port that nobody used a moment ago.
 std::uint16_t free_port();
 
-// Bytes of this process that are in memory.
-std::uint64_t resident_bytes();
+// Bytes of a process that are in memory.
+std::uint64_t resident_bytes(pid_t pid);
 
 // For suites that run over every transport.
 inline const auto kTransports = ::testing::Values("shm", "tcp");

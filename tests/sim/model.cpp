@@ -184,7 +184,8 @@ void Model::check_error(CallNumber number, const Call& call, const Error& error)
       return expect(call.function == Function::Fail || call.function == Function::Forget);
     case ErrorKind::Invalid:  // the caller's node is closed
       return expect(!is_up(call.from));
-    case ErrorKind::Overloaded:
+    case ErrorKind::Overloaded:  // too much is queued, and no answer would tell
+      return expect(call.one_way);
     case ErrorKind::Refused:
       return expect(false);
   }

@@ -24,6 +24,7 @@ agent::AgentOptions node_options() {
   agent::AgentOptions options;
   options.detector = {.heartbeat_interval = 200ms, .suspect_after = 400ms, .lost_after = 2s};
   options.connect_timeout = 1s;
+  options.limits.max_bytes_queued_per_peer = 500;  // two or three frames
   return options;
 }
 
@@ -158,6 +159,7 @@ void SimNode::poll(const std::shared_ptr<Watched>& watched) {
   wire::InFrame frame;
   switch (watched->link->receive(frame)) {
     case transport::Link::Received::Nothing:
+      while (auto task = watched->sink->resume()) run(std::move(task));
       return;
     case transport::Link::Received::Closed:
       watched->link->on_ready(nullptr);

@@ -170,6 +170,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Wrong{"NeverSuspect", hawser::testing::kNeverSuspect, tell_calls},
                       Wrong{"KeepCancelled", hawser::testing::kKeepCancelled, tell_calls},
                       Wrong{"ForgetWaiting", hawser::testing::kForgetWaiting, tell_calls},
+                      Wrong{"ForgetPutAside", hawser::testing::kForgetPutAside, tell_calls},
                       Wrong{"LeaveEarly", hawser::testing::kLeaveEarly, tell_leaving},
                       Wrong{"TrustOneCount", hawser::testing::kTrustOneCount, tell_leaving},
                       Wrong{"StayWithSteward", hawser::testing::kStayWithSteward, tell_leaving}),

@@ -38,7 +38,12 @@ std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"
 Agent::Agent(AgentOptions options, Surroundings surroundings)
     : options_(std::move(options)), out_(std::move(surroundings)) {}
 
-Agent::~Agent() = default;
+// Where it was not closed: calls that were put aside hold their session, which holds them.
+Agent::~Agent() {
+  for (const auto& peer : all_peers()) {
+    if (const auto session = peer->state.lock()->session) session->drop_put_aside();
+  }
+}
 
 void Agent::introduce(transport::Identity identity) {
   self_.lock()->identity = std::move(identity);
@@ -481,12 +486,30 @@ std::optional<wire::Refusal> Agent::admit(const wire::Hello& stranger) {
                              quoted(stranger.from) + " was given up"};
   }
   if (state->session && stranger.incarnation == state->session->peer().incarnation) {
+    const auto doubtful = state->session;
+    state.unlock();
+    probe(doubtful);
     return wire::Refusal{Reason::Duplicate, "already connected"};
   }
   if (state->seeking == Peer::Seeking::Connecting && self < stranger.from) {  // PEER-1
     return wire::Refusal{Reason::Duplicate, "a connection the other way round is being made"};
   }
   return std::nullopt;
+}
+
+// PEER-2
+void Agent::probe(const std::shared_ptr<Session>& session) {
+  const TimePoint now = out_.clock.now();
+  if (!session->probe(now)) return;
+  out_.timers.schedule(now + options_.detector.suspect_after, [this,
+                                                               weak = std::weak_ptr(session)] {
+    const auto probed = weak.lock();
+    if (!probed || closing() || !probed->is_silent_since_probe()) return;
+    const std::string& name = probed->peer().name;
+    probed->close(Error(ErrorKind::PeerLost,
+                        quoted(name) + " has connected anew, and was silent on its old connection",
+                        {.node = name, .incarnation = number(probed->peer().incarnation)}));
+  });
 }
 
 // On the control thread, as found() is: nothing comes between the two steps.

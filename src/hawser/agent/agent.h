@@ -76,7 +76,8 @@ struct PeerReport {
   transport::LinkStats traffic;
   std::size_t outgoing = 0;
   std::size_t incoming = 0;
-  std::size_t waiting = 0;  // calls that wait for the connection
+  std::size_t put_aside = 0;  // of the incoming: they wait for the peer to take what is queued
+  std::size_t waiting = 0;    // calls that wait for the connection
 };
 
 // How much is going on at a node, for those who want to know when nothing is.
@@ -200,6 +201,7 @@ class Agent final : public transport::Host, public SessionEvents {
   void seek_again(const std::shared_ptr<Peer>& peer, std::string waiting_for);
   void give_up(const std::shared_ptr<Peer>& peer, const Error& why);
   void rejoin(const std::string& told_by);
+  void probe(const std::shared_ptr<Session>& session);
 
   void sweep();
   void check_health();

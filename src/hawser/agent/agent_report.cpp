@@ -54,6 +54,7 @@ std::vector<PeerReport> Agent::report_peers() const {
       report.traffic = session->link().stats();
       report.outgoing = session->outstanding();
       report.incoming = session->serving();
+      report.put_aside = session->calls_put_aside();
     }
     reports.push_back(std::move(report));
   }

@@ -132,6 +132,7 @@ class TestNode final : public Workshop, public RequestHandler {
     for (wire::InFrame frame;;) {
       switch (link.receive(frame)) {
         case transport::Link::Received::Nothing:
+          while (const auto task = sink.resume()) task->run();
           return;
         case transport::Link::Received::Closed:
           static_cast<sim::SimLink&>(link).on_ready(nullptr);
@@ -222,6 +223,53 @@ TEST_F(AgentTest, ConnectsIfWhoHasBeenWelcomedDoesNotCome) {
   ASSERT_FALSE(a_.agent->welcome(hello));
   a_.call("b", 60s);
   run(10s);
+  EXPECT_FALSE(a_.answers.at(0).error);
+}
+
+// PEER-2: the cable is cut, and only one end learns of it.
+TEST_F(AgentTest, AConnectionThatIsDeadAtTheOtherEndIsReplaced) {
+  for (const bool a_learns : {true, false}) {
+    SCOPED_TRACE(a_learns);
+    TestNode& knows = a_learns ? a_ : b_;
+    TestNode& believes = a_learns ? b_ : a_;
+    a_.answers_at_once = b_.answers_at_once = true;
+    knows.call(believes.name, 1s);
+    run(20ms);
+    ASSERT_FALSE(knows.answers.back().error);
+    knows.answers_at_once = false;
+    believes.call(knows.name, 60s);
+    run(20ms);
+
+    network_.cut("a", "b", a_learns ? 0ms : 1h, a_learns ? 1h : 0ms);
+    run(10ms);
+    knows.call(believes.name, 8s);  // sooner than silence would be noticed
+    run(500ms);
+    EXPECT_EQ(report_of(believes, knows.name).state, "connected") << "it has not noticed yet";
+    run(3s);
+    EXPECT_FALSE(knows.answers.back().error);
+    ASSERT_FALSE(believes.answers.empty());
+    EXPECT_EQ(believes.answers.back().error.value().kind(), ErrorKind::PeerLost);
+    EXPECT_EQ(report_of(believes, knows.name).incarnation, 1u) << "nobody had to rejoin";
+    EXPECT_EQ(report_of(believes, knows.name).given_up, 0u);
+    knows.served.clear();
+  }
+}
+
+// PEER-2: an attempt that is older than the connection does it no harm.
+TEST_F(AgentTest, ALateAttemptLeavesALiveConnectionAlone) {
+  b_.answers_at_once = false;
+  a_.call("b", 60s);
+  run(20ms);
+  wire::Hello hello;
+  hello.from = "b";
+  hello.incarnation = b_.agent->incarnation();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(a_.agent->admit(hello).value().reason, wire::RefusalReason::Duplicate);
+    run(1500ms);
+  }
+  EXPECT_TRUE(a_.answers.empty());
+  b_.served.at(0)->reply({});
+  run(20ms);
   EXPECT_FALSE(a_.answers.at(0).error);
 }
 

@@ -281,7 +281,8 @@ bool Crew::take_in(transport::PollSet::Arrival& arrival, std::shared_ptr<Task>& 
     std::exchange(arrival.closed, nullptr)->on_closed();
     return false;
   }
-  task = arrival.sink->on_frame(std::move(arrival.frame));
+  task = arrival.resumed ? std::move(arrival.resumed)
+                         : arrival.sink->on_frame(std::move(arrival.frame));
   if (!task) return false;
   last_request_ns_.store(now_ns(), std::memory_order_relaxed);
   return true;

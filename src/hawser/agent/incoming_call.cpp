@@ -68,7 +68,9 @@ void IncomingCall::run() {
     claim_answer();
     return;
   }
-  handler_.handle(shared_from_this());
+  auto self = shared_from_this();
+  if (!call_.one_way && path_->put_aside(self)) return;
+  handler_.handle(std::move(self));
 }
 
 }  // namespace hawser::agent

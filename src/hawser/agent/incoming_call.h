@@ -49,6 +49,8 @@ class AnswerPath {
   virtual bool send_reply(wire::Reply&& reply) = 0;
   virtual bool send_failure(wire::Failure&& failure) = 0;
   virtual void call_answered(CallId id) = 0;
+  // Whether the call must not start now; it is then run again when it may (FLOW-2).
+  virtual bool put_aside(const std::shared_ptr<IncomingCall>& call) = 0;
 };
 
 // A request that was received, from reading its frame to its answer.

@@ -19,7 +19,9 @@ class RecordingPath final : public AnswerPath {
     return true;
   }
   void call_answered(CallId id) override { answered.push_back(id); }
+  bool put_aside(const std::shared_ptr<IncomingCall>&) override { return busy; }
 
+  bool busy = false;
   std::vector<CallId> replies;
   std::vector<Error> failures;
   std::vector<CallId> answered;

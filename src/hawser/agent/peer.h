@@ -35,6 +35,10 @@ struct WaitingCall {
 //   PEER-1  Two nodes that connect to each other at the same time end with one connection. The
 //           node whose name sorts first refuses the other while it is connecting itself, and does
 //           not begin to while it has welcomed the other's connection and that is on its way.
+//   PEER-2  A connection that is dead at the other end only does not keep a new one out for long.
+//           Who connects although there is a connection is refused, since its attempt may be older;
+//           and is asked for a sign of life on the one there is. Without any for `suspect_after`
+//           that one is closed, and the next attempt is let in, as the same incarnation.
 class Peer {
  public:
   // What is being done to get a connection. There is one seeker at a time; it ends by connecting,

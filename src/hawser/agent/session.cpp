@@ -5,6 +5,7 @@
 
 #include "hawser/base/fault.h"
 #include "hawser/base/log.h"
+#include "hawser/base/step.h"
 
 namespace hawser::agent {
 namespace {
@@ -52,15 +53,18 @@ Session::Session(std::shared_ptr<transport::Link> link, const Clock& clock, cons
 CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
   const Deadline deadline = call.deadline;
   const bool one_way = message.one_way;
-  const std::size_t backlog = one_way ? link_->stats().bytes_queued : 0;  // no answer tells more
+  const bool too_much = one_way && backlogged();  // no answer will tell
   std::optional<Error> refusal;
   std::optional<CallId> id;
   {
     auto tables = tables_.lock();
     if (tables->closed) {
       refusal = tables->closed;
-    } else if (one_way && backlog > limits_.max_bytes_in_flight_per_peer) {
-      refusal.emplace(ErrorKind::Overloaded, "max_bytes_in_flight_per_peer bytes wait to be sent");
+    } else if (too_much) {
+      refusal.emplace(ErrorKind::Overloaded, "max_bytes_queued_per_peer (" +
+                                                 std::to_string(limits_.max_bytes_queued_per_peer) +
+                                                 ") bytes wait to be sent to '" + peer().name +
+                                                 "'");
     } else if (!(id = tables->outgoing.open(call))) {
       refusal.emplace(ErrorKind::Overloaded, "max_calls_per_peer (" +
                                                  std::to_string(limits_.max_calls_per_peer) +
@@ -88,7 +92,7 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
 
 bool Session::send(wire::OutFrame&& frame) { return link_->send(std::move(frame)); }
 
-// FLOW-1: whoever found no room is woken by every call that leaves afterwards, and by the end.
+// FLOW-1
 std::shared_ptr<Event> Session::room_for(std::size_t bytes) {
   auto tables = tables_.lock();
   const std::size_t now = tables->outgoing.bytes();
@@ -221,6 +225,46 @@ std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame&& frame,
   return incoming;
 }
 
+// The call is put aside before the link is asked for the last time. So either the link is no longer
+// backlogged then, or whoever looks at it when that changes finds the call (LINK-7).
+bool Session::put_aside(const std::shared_ptr<IncomingCall>& call) {
+  if (!backlogged()) return false;
+  bool full = false;
+  {
+    auto tables = tables_.lock();
+    if (tables->closed) return false;
+    full = tables->aside.size() >= limits_.max_requests_queued;
+    // It was received before those that wait already.
+    if (!full) tables->aside.push_front(call);
+    any_aside_.store(!tables->aside.empty(), std::memory_order_seq_cst);
+  }
+  HAWSER_STEP();
+  if (full) {
+    call->fail(Error(ErrorKind::Overloaded,
+                     "max_requests_queued (" + std::to_string(limits_.max_requests_queued) +
+                         ") calls wait for '" + peer().name + "' to take its answers"));
+    return true;
+  }
+  if (backlogged()) return true;
+  auto tables = tables_.lock();
+  const auto found = std::find(tables->aside.begin(), tables->aside.end(), call);
+  if (found == tables->aside.end()) return true;  // it has been resumed
+  tables->aside.erase(found);
+  any_aside_.store(!tables->aside.empty(), std::memory_order_seq_cst);
+  return false;
+}
+
+std::shared_ptr<transport::Task> Session::resume() {
+  if (!any_aside_.load(std::memory_order_seq_cst) || backlogged()) return nullptr;
+  if (HAWSER_FAULT(kForgetPutAside)) return nullptr;
+  auto tables = tables_.lock();
+  if (tables->aside.empty()) return nullptr;
+  auto call = std::move(tables->aside.front());
+  tables->aside.pop_front();
+  any_aside_.store(!tables->aside.empty(), std::memory_order_seq_cst);
+  return call;
+}
+
 void Session::cancel_incoming(CallId id) {
   std::shared_ptr<IncomingCall> call;
   {
@@ -302,6 +346,22 @@ Liveness Session::check_health(TimePoint now) {
   return verdict;
 }
 
+bool Session::probe(TimePoint now) {
+  const std::uint64_t received = link_->stats().bytes_received;
+  {
+    auto health = health_.lock();
+    if (health->bytes_at_probe == received) return false;
+    health->bytes_at_probe = received;
+  }
+  send(wire::encode(wire::Heartbeat{nanoseconds(now)}));
+  return true;
+}
+
+bool Session::is_silent_since_probe() {
+  const std::uint64_t received = link_->stats().bytes_received;
+  return std::exchange(health_.lock()->bytes_at_probe, std::nullopt) == received;
+}
+
 Duration Session::since_heard(TimePoint now) const {
   return now - health_.lock()->detector.last_heard();
 }
@@ -327,6 +387,14 @@ void Session::close(Error why) {
   end(why);
 }
 
+void Session::drop_put_aside() {
+  std::deque<std::shared_ptr<IncomingCall>> dropped;
+  auto tables = tables_.lock();
+  dropped.swap(tables->aside);
+  any_aside_.store(false, std::memory_order_seq_cst);
+  tables.unlock();  // before they die
+}
+
 std::optional<Error> Session::closed() const { return tables_.lock()->closed; }
 
 void Session::on_closed() {
@@ -338,11 +406,14 @@ void Session::on_closed() {
 void Session::end(const Error& why) {
   std::vector<OutstandingCall> calls;
   std::vector<std::shared_ptr<IncomingCall>> serving;
+  std::deque<std::shared_ptr<IncomingCall>> never_started;
   std::vector<std::shared_ptr<Event>> wanting;
   {
     auto tables = tables_.lock();
     if (tables->closed) return;
     tables->closed.emplace(why);
+    never_started.swap(tables->aside);
+    any_aside_.store(false, std::memory_order_seq_cst);
     wanting.swap(tables->wanting_room);
     if (!HAWSER_FAULT(kForgetOnLoss)) calls = tables->outgoing.take_all();
     for (auto& [id, entry] : tables->incoming) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +49,13 @@ struct CallInFlight {
 // what is known about the peer's health. Open until the link closes; from then on the reason
 // answers every use.
 //
+//   FLOW-1  Who found no room for a large call is woken by every call that leaves afterwards, and
+//           by the end.
+//   FLOW-2  No call of the peer is started while more than max_bytes_queued_per_peer wait to be
+//           sent to it, and every one that was put aside for that is started when there are fewer.
+//           The peer's frames are read all the same, so that two nodes cannot wait for each other;
+//           and what has been started is answered, however large the answer.
+//
 // Thread-safe. Frames come from the holder of the poll seat, calls from any thread, health checks
 // and deadlines from the control thread.
 class Session final : public transport::FrameSink,
@@ -77,9 +85,17 @@ class Session final : public transport::FrameSink,
   Deadline sweep(TimePoint now);
   // Once per heartbeat interval: judges the peer, and sends a heartbeat where one is needed.
   Liveness check_health(TimePoint now);
+  // Asks for a sign of life on this very connection; a pulse is none. False when the last one that
+  // was asked for has not come yet.
+  bool probe(TimePoint now);
+  // Nothing has arrived since probe(). Ends the asking.
+  bool is_silent_since_probe();
 
   // Closes the link; `why` answers all calls.
   void close(Error why);
+
+  // Answers calls that were put aside with an error. They keep the session alive until its end.
+  void drop_put_aside();
 
   std::optional<Error> closed() const;
   Liveness liveness() const { return liveness_.load(std::memory_order_relaxed); }
@@ -87,18 +103,22 @@ class Session final : public transport::FrameSink,
   std::optional<Duration> round_trip() const;
   std::size_t outstanding() const { return tables_.lock()->outgoing.size(); }
   std::size_t serving() const { return tables_.lock()->incoming.size(); }
+  // Calls of the peer that wait for it to take what is queued.
+  std::size_t calls_put_aside() const { return tables_.lock()->aside.size(); }
   std::uint64_t calls_sent() const { return tables_.lock()->calls_sent; }
   std::uint64_t calls_received() const { return tables_.lock()->calls_received; }
   void list_calls(TimePoint now, std::vector<CallInFlight>& out) const;
 
   // transport::FrameSink
   std::shared_ptr<transport::Task> on_frame(wire::InFrame frame) override;
+  std::shared_ptr<transport::Task> resume() override;
   void on_closed() override;
 
   // AnswerPath
   bool send_reply(wire::Reply&& reply) override;
   bool send_failure(wire::Failure&& failure) override;
   void call_answered(CallId id) override;
+  bool put_aside(const std::shared_ptr<IncomingCall>& call) override;
 
  private:
   struct Serving {
@@ -110,6 +130,7 @@ class Session final : public transport::FrameSink,
     explicit Tables(std::size_t limit) : outgoing(limit) {}
     CallTable outgoing;
     std::unordered_map<std::uint64_t, Serving> incoming;
+    std::deque<std::shared_ptr<IncomingCall>> aside;  // the oldest first (FLOW-2)
     std::uint64_t calls_sent = 0;
     std::uint64_t calls_received = 0;
     std::vector<std::shared_ptr<Event>> wanting_room;
@@ -119,6 +140,7 @@ class Session final : public transport::FrameSink,
   std::shared_ptr<transport::Task> accept_call(wire::InFrame&& frame, wire::ReceivedCall&& call);
   void complete(CallId id, Answer&& answer);
   std::optional<OutstandingCall> take(CallId id);
+  bool backlogged() const { return link_->backlogged(limits_.max_bytes_queued_per_peer); }
   void cancel_incoming(CallId id);
   void end(const Error& why);
   Error lost_error(const std::string& why) const;
@@ -130,6 +152,7 @@ class Session final : public transport::FrameSink,
   RequestHandler& handler_;
   SessionEvents& events_;
   mutable Guarded<Tables> tables_;
+  std::atomic<bool> any_aside_{false};  // written under the lock
 
   std::atomic<std::int64_t> round_trip_ns_{-1};
   std::atomic<Liveness> liveness_{Liveness::Alive};
@@ -138,6 +161,7 @@ class Session final : public transport::FrameSink,
     std::uint64_t bytes_received = 0;  // at the last check
     std::uint64_t frames_sent = 0;
     std::optional<std::uint64_t> pulse{};
+    std::optional<std::uint64_t> bytes_at_probe{};  // received, while a sign of life is asked for
   };
   mutable Guarded<Health> health_;
 };

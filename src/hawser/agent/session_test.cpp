@@ -22,6 +22,11 @@ class RecordingLink final : public transport::Link {
     sent.push_back(wire::from_bytes(bytes, {}).take());
     return true;
   }
+  bool backlogged(std::size_t limit) override {
+    const bool more = counted.bytes_queued > limit;
+    if (more && taken_after_next_look) counted.bytes_queued = 0;
+    return more;
+  }
   Received receive(wire::InFrame&) override {
     return closed ? Received::Closed : Received::Nothing;
   }
@@ -34,6 +39,7 @@ class RecordingLink final : public transport::Link {
 
   std::deque<wire::InFrame> sent;
   transport::LinkStats counted;
+  bool taken_after_next_look = false;  // the peer takes what is queued
   bool closed = false;
 
  private:
@@ -245,6 +251,91 @@ TEST_F(SessionTest, TooManyCallsAreRefused) {
   EXPECT_EQ(only_error(), ErrorKind::Overloaded);
 }
 
+// FLOW-2
+TEST_F(SessionTest, ACallIsNotStartedUntilThePeerHasTakenWhatIsQueued) {
+  link_->counted.bytes_queued = limits_.max_bytes_queued_per_peer + 1;
+  for (const std::uint64_t id : {5, 6}) receive_call(CallId{id})->run();
+  EXPECT_TRUE(handler_.calls.empty());
+  EXPECT_EQ(session_->calls_put_aside(), 2u);
+  EXPECT_EQ(session_->serving(), 2u);
+  EXPECT_FALSE(session_->resume());
+
+  link_->counted.bytes_queued = limits_.max_bytes_queued_per_peer;
+  while (const auto task = session_->resume()) task->run();
+  EXPECT_EQ(handler_.calls.size(), 2u);
+  EXPECT_EQ(session_->calls_put_aside(), 0u);
+}
+
+// FLOW-2: reading goes on, so that two nodes cannot wait for each other.
+TEST_F(SessionTest, EverythingButCallsPassesWhileTooMuchIsQueued) {
+  const CallId ours = call();
+  take_sent<wire::ReceivedCall>();
+  receive_call(CallId{5})->run();
+  link_->counted.bytes_queued = limits_.max_bytes_queued_per_peer + 1;
+  receive(wire::encode(wire::Reply{.id = ours}));
+  EXPECT_EQ(answers_.size(), 1u);
+  receive(wire::encode(wire::Heartbeat{}));
+  take_sent<wire::HeartbeatEcho>();
+  receive(wire::encode(wire::Arrival{4}));
+  EXPECT_EQ(events_.messages.size(), 1u);
+  handler_.calls.at(0)->reply({});
+  EXPECT_EQ(take_sent<wire::ReceivedReply>().id, CallId{5}) << "what was started is answered";
+}
+
+TEST_F(SessionTest, AOneWayCallIsRefusedWhereTooMuchIsQueuedAndStartedWhereItArrives) {
+  link_->counted.bytes_queued = limits_.max_bytes_queued_per_peer + 1;
+  call(Deadline::never(), true);
+  EXPECT_EQ(only_error(), ErrorKind::Overloaded);
+  wire::Call message;
+  message.id = CallId{5};
+  message.function = "g";
+  message.one_way = true;
+  receive(wire::encode(std::move(message)))->run();
+  EXPECT_EQ(handler_.calls.size(), 1u) << "its answer queues nothing";
+}
+
+// FLOW-2: the peer takes everything between the first look at the link and the last.
+TEST_F(SessionTest, ACallThatNeedNotWaitAfterAllIsStarted) {
+  link_->counted.bytes_queued = limits_.max_bytes_queued_per_peer + 1;
+  link_->taken_after_next_look = true;
+  receive_call(CallId{5})->run();
+  EXPECT_EQ(handler_.calls.size(), 1u);
+  EXPECT_EQ(session_->calls_put_aside(), 0u);
+}
+
+TEST_F(SessionTest, ACallThatIsCancelledWhileItWaitsIsNotStarted) {
+  link_->counted.bytes_queued = limits_.max_bytes_queued_per_peer + 1;
+  receive_call(CallId{5})->run();
+  receive(wire::encode(wire::Cancel{CallId{5}}));
+  link_->counted.bytes_queued = 0;
+  session_->resume()->run();
+  EXPECT_TRUE(handler_.calls.empty());
+  EXPECT_TRUE(link_->sent.empty());
+  EXPECT_EQ(session_->serving(), 0u);
+}
+
+TEST_F(SessionTest, CallsThatWaitEndWithTheConnection) {
+  link_->counted.bytes_queued = limits_.max_bytes_queued_per_peer + 1;
+  receive_call(CallId{5})->run();
+  session_->close(Error(ErrorKind::PeerLost, "gone"));
+  EXPECT_EQ(session_->calls_put_aside(), 0u);
+  EXPECT_EQ(session_->serving(), 0u);
+  EXPECT_FALSE(session_->resume());
+  EXPECT_TRUE(handler_.calls.empty());
+}
+
+TEST_F(SessionTest, TooManyCallsThatWaitAreRefused) {
+  limits_.max_requests_queued = 1;
+  link_->counted.bytes_queued = limits_.max_bytes_queued_per_peer + 1;
+  for (const std::uint64_t id : {5, 6}) receive_call(CallId{id})->run();
+  const auto failure = take_sent<wire::ReceivedFailure>();
+  EXPECT_EQ(failure.id, CallId{6});
+  EXPECT_EQ(failure.error.kind(), ErrorKind::Overloaded);
+  EXPECT_EQ(session_->calls_put_aside(), 1u);
+  session_->drop_put_aside();
+  EXPECT_EQ(take_sent<wire::ReceivedFailure>().id, CallId{5});
+}
+
 TEST_F(SessionTest, SilenceIsNoticedAndBrokenByHeartbeats) {
   EXPECT_EQ(session_->check_health(clock_.now()), Liveness::Alive);
   take_sent<wire::Heartbeat>();
@@ -255,6 +346,19 @@ TEST_F(SessionTest, SilenceIsNoticedAndBrokenByHeartbeats) {
   EXPECT_EQ(session_->check_health(clock_.now()), Liveness::Alive);
   clock_.advance(10s);
   EXPECT_EQ(session_->check_health(clock_.now()), Liveness::Lost);
+}
+
+TEST_F(SessionTest, AProbeIsAnsweredByAnythingThatArrives) {
+  EXPECT_TRUE(session_->probe(clock_.now()));
+  take_sent<wire::Heartbeat>();
+  EXPECT_FALSE(session_->probe(clock_.now())) << "one at a time";
+  EXPECT_TRUE(link_->sent.empty());
+  EXPECT_TRUE(session_->is_silent_since_probe());
+  EXPECT_FALSE(session_->is_silent_since_probe()) << "nobody asks any more";
+
+  EXPECT_TRUE(session_->probe(clock_.now()));
+  receive(wire::encode(wire::HeartbeatEcho{}));
+  EXPECT_FALSE(session_->is_silent_since_probe());
 }
 
 TEST_F(SessionTest, OtherMessagesGoOn) {

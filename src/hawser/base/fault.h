@@ -24,6 +24,7 @@ enum Fault : std::uint32_t {
   kForgetWaiting = 1u << 9,      // calls that wait for a connection are not failed with it
   kTrustOneCount = 1u << 10,     // a single look at the world is taken for rest
   kStayWithSteward = 1u << 11,   // nobody takes over from a steward that is lost
+  kForgetPutAside = 1u << 12,    // a call that was put aside is not started when it may
 };
 
 inline std::atomic<std::uint32_t> faults{0};

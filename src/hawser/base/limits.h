@@ -18,6 +18,7 @@ struct Limits {
   std::size_t max_handshakes = 256;  // at once; more are closed on arrival
   // --- waiting ---
   std::size_t max_bytes_in_flight_per_peer = std::size_t{256} << 20;  // unanswered; then calls wait
+  std::size_t max_bytes_queued_per_peer = std::size_t{256} << 20;     // then its calls wait
   std::size_t max_calls_per_peer = 1'000'000;                         // outstanding
   std::size_t max_requests_queued = 100'000;  // received and not started; then Overloaded
   std::size_t max_threads = 128;              // that run handlers, per node

@@ -330,6 +330,7 @@ py::dict inspect(NodeCore& core) {
     entry["frames_received"] = peer.traffic.frames_received;
     entry["outgoing"] = peer.outgoing;
     entry["incoming"] = peer.incoming;
+    entry["put_aside"] = peer.put_aside;
     entry["waiting"] = peer.waiting;
     peers.append(std::move(entry));
   }

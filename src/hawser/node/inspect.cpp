@@ -37,6 +37,7 @@ void write_peer(std::ostream& out, const agent::PeerReport& peer) {
       << bytes(peer.traffic.bytes_received) << ")";
   if (peer.traffic.bytes_queued) out << ", queued " << bytes(peer.traffic.bytes_queued);
   if (peer.traffic.bytes_shared) out << ", shared " << bytes(peer.traffic.bytes_shared);
+  if (peer.put_aside) out << ", " << peer.put_aside << " of its calls wait for it to take that";
   if (peer.waiting) out << ", " << peer.waiting << " calls wait for the connection";
   out << '\n';
   for (const std::string& why : peer.choice) out << "    " << why << '\n';

@@ -27,7 +27,7 @@ struct LinkStats {
   std::uint64_t frames_received = 0;
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
-  std::size_t bytes_queued = 0;  // accepted by send() and not yet written
+  std::size_t bytes_queued = 0;  // accepted by send(), and neither written nor taken by the peer
   std::size_t bytes_shared = 0;  // shm: mapped for this link
 };
 
@@ -42,6 +42,8 @@ struct LinkStats {
 //   LINK-4  A malformed byte from the peer closes this link with a reason and does nothing else.
 //   LINK-5  Memory taken for a peer is bounded by Limits whatever it sends.
 //   LINK-6  kill -9 at either end closes the other end's link, and leaves nothing behind.
+//   LINK-7  Who was told that a link is backlogged learns when that may have changed: the link asks
+//           to be looked at, and receive() returns Nothing at least once.
 class Link {
  public:
   enum class Received { Frame, Nothing, Closed };
@@ -54,6 +56,10 @@ class Link {
   // Any thread. Writes what the medium takes at once and queues the rest, which the poller writes
   // on. False when the link is closed; the frame is dropped then.
   virtual bool send(wire::OutFrame frame) = 0;
+
+  // Any thread, and cheap while little is queued: whether more than `limit` bytes that were
+  // accepted by send() wait for the peer (LINK-7). What the medium itself holds need not count.
+  virtual bool backlogged(std::size_t limit) = 0;
 
   // Takes the next complete frame, and writes on what is queued. Called by one thread at a time,
   // not always the same one (whoever holds the poll seat).

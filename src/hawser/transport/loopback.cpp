@@ -22,6 +22,7 @@ class LoopbackLink final : public Link {
   bool announced_by_descriptor() const override { return false; }
   std::optional<std::string> close_reason() const override { return std::nullopt; }
   bool pending() const override { return pending_.load(std::memory_order_seq_cst); }
+  bool backlogged(std::size_t) override { return false; }  // it has arrived when it is sent
 
   bool send(wire::OutFrame frame) override {
     wire::InFrame copy = copied(frame);

@@ -144,6 +144,7 @@ void PollSet::look_at_sockets() {
 }
 
 bool PollSet::take_from(Watched& watched, Arrival& arrival) {
+  if (std::exchange(watched.ran_long, false) && resume(watched, arrival)) return true;
   const bool had_descriptor_news = std::exchange(watched.ready, false);
   switch (watched.link->receive(arrival.frame)) {
     case Link::Received::Frame:
@@ -161,7 +162,14 @@ bool PollSet::take_from(Watched& watched, Arrival& arrival) {
     control(sockets_.get(), EPOLL_CTL_MOD, watched.link->descriptor(), EPOLLIN);
     resume_watching_writes(watched);
   }
-  return false;
+  return resume(watched, arrival);
+}
+
+bool PollSet::resume(Watched& watched, Arrival& arrival) {
+  arrival.resumed = watched.sink->resume();
+  if (!arrival.resumed) return false;
+  watched.ready = true;  // there may be more of them
+  return true;
 }
 
 bool PollSet::next(Arrival& arrival) {
@@ -176,6 +184,7 @@ bool PollSet::next(Arrival& arrival) {
         forget(cursor_);
       } else if (++burst_ >= kMaxBurst) {
         burst_ = 0;
+        watched.ran_long = true;
         ++cursor_;
         // Sockets too get their turn beside a ring that never runs dry.
         if (socket_links_.load(std::memory_order_relaxed) != 0) look_at_sockets();

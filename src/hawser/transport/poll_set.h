@@ -36,6 +36,9 @@ class FrameSink {
  public:
   virtual ~FrameSink() = default;
   virtual std::shared_ptr<Task> on_frame(wire::InFrame frame) = 0;
+  // A task that was put aside while the link was backlogged, and can be run. Asked when the link
+  // has no frame, and now and then if it always has one, until there is none.
+  virtual std::shared_ptr<Task> resume() { return nullptr; }
   // The last call, once, after all frames.
   virtual void on_closed() = 0;
 };
@@ -61,6 +64,7 @@ class PollSet {
   struct Arrival {
     FrameSink* sink = nullptr;
     wire::InFrame frame;
+    std::shared_ptr<Task> resumed;      // instead of a frame: run it
     std::shared_ptr<FrameSink> closed;  // instead of a frame: call its on_closed()
   };
   // The next frame from any link, fairly; false when a whole round found nothing. The sink is valid
@@ -92,11 +96,13 @@ class PollSet {
     std::shared_ptr<FrameSink> sink;
     bool ready = false;  // the descriptor was, and receive() has not run dry since
     bool watching_writes = false;
+    bool ran_long = false;  // has had a whole burst of frames since the sink was last asked
   };
   using Links = std::vector<std::unique_ptr<Watched>>;
   void adopt_added();
   void look_at_sockets();
   bool take_from(Watched& watched, Arrival& arrival);
+  static bool resume(Watched& watched, Arrival& arrival);
   void watch(Watched& watched);
   void resume_watching_writes(Watched& watched);
   void connect_sockets(bool connected);

@@ -32,6 +32,7 @@ class TestLink final : public Link {
     if (announced_ == By::Bell) return;
     EXPECT_EQ(::send(far_.get(), "x", 1, 0), 1);
   }
+  void be_pending() { pending_ = true; }  // until it has been looked at
   void hang_up() { far_.reset(); }
   // What wants_write() says, one answer for each time it is asked, the last one for ever.
   void want_to_write(std::deque<bool> answers) { wants_ = std::move(answers); }
@@ -42,6 +43,7 @@ class TestLink final : public Link {
   std::string_view transport() const override { return "test"; }
   const PeerIdentity& peer() const override { return peer_; }
   bool send(wire::OutFrame) override { return true; }
+  bool backlogged(std::size_t) override { return false; }
   Received receive(wire::InFrame&) override {
     ++received;
     char bytes[16];
@@ -50,9 +52,10 @@ class TestLink final : public Link {
       --frames_;
       return Received::Frame;
     }
+    pending_ = false;
     return count == 0 ? Received::Closed : Received::Nothing;
   }
-  bool pending() const override { return announced_ == By::Bell && frames_ > 0; }
+  bool pending() const override { return pending_ || (announced_ == By::Bell && frames_ > 0); }
   int descriptor() const override { return near_.get(); }
   bool wants_write() const override {
     const bool answer = wants_.front();
@@ -69,13 +72,25 @@ class TestLink final : public Link {
   const PeerIdentity peer_;
   Descriptor near_, far_;
   int frames_ = 0;
+  bool pending_ = false;
   mutable std::deque<bool> wants_{false};
+};
+
+class IdleTask final : public Task {
+  void run() override {}
+  void refuse(const Error&) override {}
 };
 
 class CountingSink final : public FrameSink {
  public:
   std::shared_ptr<Task> on_frame(wire::InFrame) override { return nullptr; }
+  std::shared_ptr<Task> resume() override {
+    if (put_aside == 0) return nullptr;
+    --put_aside;
+    return std::make_shared<IdleTask>();
+  }
   void on_closed() override { ++closed; }
+  int put_aside = 0;
   int closed = 0;
 };
 
@@ -123,6 +138,36 @@ TEST_F(PollSetTest, ANewLinkIsSeenWhenArming) {
   drain_and_arm();
   const auto [link, sink] = add(TestLink::By::Bell);
   EXPECT_TRUE(set_.arm_and_look());
+}
+
+TEST_F(PollSetTest, BringsBackEverythingThatWasPutAsideOnceTheLinkIsQuiet) {
+  const auto [link, sink] = add(TestLink::By::Bell);
+  drain_and_arm();
+  sink->put_aside = 3;
+  EXPECT_EQ(drain_and_arm(), 0) << "the link did not ask to be looked at";
+  link->arrive(1);
+  PollSet::Arrival arrival;
+  set_.disarm();
+  ASSERT_TRUE(set_.next(arrival));
+  EXPECT_FALSE(arrival.resumed) << "frames first";
+  link->arrive(1);
+  ASSERT_TRUE(set_.next(arrival));
+  EXPECT_FALSE(arrival.resumed);
+  link->be_pending();
+  EXPECT_EQ(drain_and_arm(), 3);
+  EXPECT_EQ(sink->put_aside, 0);
+}
+
+TEST_F(PollSetTest, BringsBackWhatWasPutAsideThoughTheLinkIsNeverQuiet) {
+  const auto [link, sink] = add(TestLink::By::Bell);
+  drain_and_arm();
+  sink->put_aside = 1;
+  PollSet::Arrival arrival;
+  for (int frames = 0; !arrival.resumed; ++frames) {
+    ASSERT_LT(frames, 100);
+    link->arrive(1);
+    ASSERT_TRUE(set_.next(arrival));
+  }
 }
 
 TEST_F(PollSetTest, ArmsTheBell) {

@@ -33,6 +33,14 @@ std::size_t opening_bytes(const wire::OutFrame& frame) {
          frame.body.size();
 }
 
+std::size_t lent_bytes(std::span<const SegmentEntry> entries) {
+  std::size_t bytes = 0;
+  for (const SegmentEntry& entry : entries) {
+    if (entry.place == SegmentPlace::InArena) bytes += entry.size;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------------------------- writer
@@ -53,7 +61,20 @@ bool FrameWriter::write(const wire::OutFrame& frame, std::span<const SegmentEntr
   }
   std::memset(at, 0, padding);
   ring_.publish(bytes);
+  if (const std::size_t lent = lent_bytes(entries); lent > 0) {
+    look_at_reader();
+    bytes_lent_ += lent;
+    unread_.push_back({ring_.bytes_published(), lent});
+  }
   return true;
+}
+
+// A reader that lies here deceives nobody but itself: it could as well have taken the bytes.
+void FrameWriter::look_at_reader() {
+  const std::uint64_t taken = ring_.memory()->bytes_taken();
+  for (; !unread_.empty() && unread_.front().end <= taken; unread_.pop_front()) {
+    bytes_lent_ -= unread_.front().lent;
+  }
 }
 
 void FrameWriter::enqueue(wire::OutFrame&& frame, std::span<const SegmentEntry> entries) {
@@ -67,7 +88,9 @@ void FrameWriter::enqueue(wire::OutFrame&& frame, std::span<const SegmentEntry> 
     queued.segments.push_back(std::move(frame.segments[i]));
   }
   queued.padding = padding_of(bytes);
+  queued.lent = lent_bytes(entries);
   bytes_queued_ += bytes + queued.padding;
+  bytes_lent_ += queued.lent;
   queue_.push_back(std::move(queued));
 }
 
@@ -108,6 +131,8 @@ bool FrameWriter::write_on(std::vector<Buffer>& done) {
   bool published = false;
   while (!queue_.empty()) {
     if (copy_pieces(queue_.front(), done, published)) {
+      const std::size_t lent = queue_.front().lent;
+      if (lent > 0) unread_.push_back({ring_.bytes_published(), lent});
       queue_.pop_front();
     } else if (!ring_.await_space()) {
       break;
@@ -121,7 +146,8 @@ void FrameWriter::clear(std::vector<Buffer>& done) {
     for (Buffer& segment : frame.segments) done.push_back(std::move(segment));
   }
   queue_.clear();
-  bytes_queued_ = 0;
+  unread_.clear();
+  bytes_queued_ = bytes_lent_ = 0;
 }
 
 // ---------------------------------------------------------------------------------- reader

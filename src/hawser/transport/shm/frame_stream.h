@@ -58,7 +58,10 @@ class FrameWriter {
   void clear(std::vector<Buffer>& done);
 
   bool queue_empty() const { return queue_.empty(); }
-  std::size_t bytes_queued() const { return bytes_queued_; }
+  // Bytes in the queue, and in blocks of the arena whose frames the reader has not taken. What it
+  // has taken since the last look_at_reader() or write() is still among them.
+  std::size_t bytes_waiting() const { return bytes_queued_ + bytes_lent_; }
+  void look_at_reader();
   RingWriter& ring() { return ring_; }
   const RingWriter& ring() const { return ring_; }
 
@@ -67,15 +70,23 @@ class FrameWriter {
     std::vector<std::byte> opening;  // header, entries, body
     std::vector<Buffer> segments;    // that go through the ring
     std::size_t padding = 0;
+    std::size_t lent = 0;     // bytes in the arena
     std::size_t part = 0;     // 0: opening, i: segments[i - 1], then padding
     std::size_t written = 0;  // of that part
+  };
+  // A frame in the ring that names blocks of the arena.
+  struct Unread {
+    std::uint64_t end = 0;  // bytes_published() with it
+    std::size_t lent = 0;
   };
   static std::span<const std::byte> rest_of_part(const Queued& frame);
   bool copy_pieces(Queued& frame, std::vector<Buffer>& done, bool& published);
 
   RingWriter ring_;
   std::deque<Queued> queue_;
-  std::size_t bytes_queued_ = 0;
+  std::size_t bytes_queued_ = 0;  // that are to go through the ring
+  std::deque<Unread> unread_;
+  std::size_t bytes_lent_ = 0;  // by frames in the queue and unread ones
 };
 
 // Where a received segment is, or is to be put. Throws Error to refuse it, which closes the link.

@@ -89,7 +89,7 @@ TEST(FrameStream, CarriesAFrameThatIsLargerThanTheRing) {
   const auto body = bytes_of(10'001, 1);
   stream.send(call(body, {buffer_of(20'003, 2), Buffer(), buffer_of(7, 3)}));
   stream.send(call(bytes_of(5, 4)));
-  EXPECT_GT(stream.writer.bytes_queued(), 20'000u);
+  EXPECT_GT(stream.writer.bytes_waiting(), 20'000u);
   wire::InFrame frame;
   int rounds = 0;
   while (!stream.reader.read(frame, stream.source)) {
@@ -105,8 +105,41 @@ TEST(FrameStream, CarriesAFrameThatIsLargerThanTheRing) {
   ASSERT_TRUE(stream.reader.read(frame, stream.source));
   EXPECT_TRUE(same(frame.body.view(), bytes_of(5, 4)));
   EXPECT_TRUE(stream.writer.queue_empty());
-  EXPECT_EQ(stream.writer.bytes_queued(), 0u);
+  EXPECT_EQ(stream.writer.bytes_waiting(), 0u);
   EXPECT_EQ(stream.done.size(), 2u) << "segments are let go of once they are written";
+}
+
+TEST(FrameStream, BlocksOfTheArenaWaitUntilTheirFrameIsTaken) {
+  constexpr std::size_t kBlock = 100'000;
+  struct Arena final : SegmentSource {
+    Buffer locate(const SegmentEntry& entry) override { return buffer_of(entry.size, 2); }
+  } arena;
+  Stream stream;
+  const auto send_named = [&](std::size_t body_bytes) {
+    const auto body = bytes_of(body_bytes, 1);
+    const std::vector<SegmentEntry> entries{
+        {.size = kBlock, .block = 0, .chunk = 0, .place = SegmentPlace::InArena}};
+    wire::OutFrame frame = call(body, {buffer_of(kBlock, 2)});
+    if (stream.writer.write(frame, entries)) return;
+    stream.writer.enqueue(std::move(frame), entries);
+    stream.writer.write_on(stream.done);
+  };
+  send_named(10);
+  EXPECT_EQ(stream.writer.bytes_waiting(), kBlock);
+  send_named(5'000);  // does not fit into what is left of the ring
+  EXPECT_GT(stream.writer.bytes_waiting(), 2 * kBlock);
+
+  wire::InFrame frame;
+  ASSERT_TRUE(stream.reader.read(frame, arena));
+  stream.writer.look_at_reader();
+  EXPECT_LT(stream.writer.bytes_waiting(), 2 * kBlock);
+  EXPECT_FALSE(stream.reader.read(frame, arena));
+  stream.writer.write_on(stream.done);
+  EXPECT_TRUE(stream.writer.queue_empty());
+  EXPECT_EQ(stream.writer.bytes_waiting(), kBlock);
+  ASSERT_TRUE(stream.reader.read(frame, arena));
+  stream.writer.look_at_reader();
+  EXPECT_EQ(stream.writer.bytes_waiting(), 0u);
 }
 
 TEST(FrameStream, QueuedFramesKeepTheirOrder) {

@@ -65,14 +65,15 @@ void RingWriter::publish(std::size_t bytes) {
   memory_->header().tail.store(tail_, std::memory_order_seq_cst);
 }
 
-bool RingWriter::await_space() {
-  auto& waiting = memory_->header().writer_waiting;
-  waiting.exchange(1, std::memory_order_seq_cst);
+void RingWriter::await_reader() {
+  memory_->header().writer_waiting.exchange(1, std::memory_order_seq_cst);
   HAWSER_STEP();
+}
+
+bool RingWriter::await_space() {
+  await_reader();
   look_at_head();
-  if (tail_ - head_seen_ == memory_->size()) return false;
-  waiting.exchange(0, std::memory_order_seq_cst);
-  return true;
+  return tail_ - head_seen_ != memory_->size();
 }
 
 bool RingWriter::give_back_memory() {

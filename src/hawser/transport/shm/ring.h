@@ -36,7 +36,10 @@
 //                         |  0  | --------------------------------------> |  1  |
 //                         +-----+ <-------------------------------------- +-----+
 //                             reader: has moved head, 1 -> 0, rings the writer's bell
-//                             writer: looked again, and there is room, 1 -> 0
+//
+// A writer may announce the same with room left, to learn that the reader goes on. One that looks
+// again and finds room leaves the 1 where it is: somebody else may count on it, and a ring too many
+// does no harm.
 //
 // ORDER. tail, head and writer_waiting are written and read sequentially consistently, as BELL-1
 // (doorbell.h) asks of what it calls "publish" and "look": either the sleeper sees the new index,
@@ -68,6 +71,8 @@ class RingMemory {
   std::size_t size() const { return size_; }
   // Whether the writer found no room, and nobody has made some since. Any thread.
   bool writer_waits() const { return header().writer_waiting.load(std::memory_order_seq_cst) != 0; }
+  // As the reader says, unchecked. Any thread.
+  std::uint64_t bytes_taken() const { return header().head.load(std::memory_order_seq_cst); }
 
  private:
   RingMemory(Mapping mapping, std::size_t size) : mapping_(std::move(mapping)), size_(size) {}
@@ -90,6 +95,8 @@ class RingWriter {
 
   // There was no room. True when there is some after all, else the bell will ring when there is.
   bool await_space();
+  // The bell will ring when the reader takes something after this.
+  void await_reader();
 
   // Gives the memory of an empty ring back to the system; false if it is not empty.
   bool give_back_memory();

@@ -99,8 +99,9 @@ bool ShmLink::write(wire::OutFrame& frame, const std::vector<SegmentEntry>& entr
       queued_.store(true, std::memory_order_seq_cst);
       published = outbox->frames.write_on(done);
       HAWSER_STEP();
-      queued_.store(!outbox->frames.queue_empty(), std::memory_order_seq_cst);
-      bytes_queued_.store(outbox->frames.bytes_queued(), std::memory_order_relaxed);
+      note_queue(*outbox);
+    } else if (!entries.empty()) {
+      note_queue(*outbox);
     }
     sent_.count(bytes);
   }
@@ -116,10 +117,46 @@ void ShmLink::write_queue() {
     auto outbox = outbox_.lock();
     if (outbox->closed) return;
     published = outbox->frames.write_on(done);
-    queued_.store(!outbox->frames.queue_empty(), std::memory_order_seq_cst);
-    bytes_queued_.store(outbox->frames.bytes_queued(), std::memory_order_relaxed);
+    note_queue(*outbox);
   }
   if (published) bell_->ring_if_asleep();
+}
+
+void ShmLink::note_queue(Outbox& outbox) {
+  queued_.store(!outbox.frames.queue_empty(), std::memory_order_seq_cst);
+  bytes_queued_.store(outbox.frames.bytes_waiting(), std::memory_order_relaxed);
+}
+
+// LINK-7: the peer rings when it takes something, and pending() sees that it did, until receive()
+// has found no frame. Somebody who is waiting already keeps the older count to compare with: what
+// has happened since may concern him.
+bool ShmLink::backlogged(std::size_t limit) {
+  if (bytes_queued_.load(std::memory_order_relaxed) <= limit) return false;
+  std::vector<Buffer> done;
+  bool published = false;
+  bool more = false;
+  try {
+    auto outbox = outbox_.lock();
+    if (outbox->closed) return false;
+    FrameWriter& frames = outbox->frames;
+    frames.look_at_reader();
+    if (frames.bytes_waiting() > limit) {
+      std::uint64_t nobody = kNobodyWaits;
+      taken_before_.compare_exchange_strong(nobody, ring_->bytes_taken(),
+                                            std::memory_order_seq_cst);
+      frames.ring().await_reader();
+      // Room that was made before is used up now: pending() does not see it any more.
+      published = frames.write_on(done);
+      frames.look_at_reader();
+    }
+    more = frames.bytes_waiting() > limit;
+    note_queue(*outbox);
+  } catch (const Error& broken) {
+    end(broken.message());
+    return false;
+  }
+  if (published) bell_->ring_if_asleep();
+  return more;
 }
 
 // ---------------------------------------------------------------------------------- receiving
@@ -130,7 +167,10 @@ Link::Received ShmLink::receive(wire::InFrame& frame) {
     if (queued_.load(std::memory_order_seq_cst)) write_queue();
     if (take_frame(frame)) return Received::Frame;
     if (!closed_.load(std::memory_order_seq_cst)) {
-      if (reader_.ring().has_bytes() || read_socket()) return Received::Nothing;
+      if (reader_.ring().has_bytes() || read_socket()) {
+        taken_before_.store(kNobodyWaits, std::memory_order_seq_cst);
+        return Received::Nothing;
+      }
       peer_ended_ = true;
       end(std::nullopt);
       // What the peer had published before it went is all there now.
@@ -201,7 +241,12 @@ bool ShmLink::read_socket() {
 bool ShmLink::pending() const {
   if (finished_) return false;
   if (reader_.ring().has_bytes()) return true;
-  return queued_.load(std::memory_order_seq_cst) && !ring_->writer_waits();
+  if (queued_.load(std::memory_order_seq_cst) && !ring_->writer_waits()) return true;
+  const std::uint64_t before = taken_before_.load(std::memory_order_seq_cst);
+  if (before == kNobodyWaits) return false;
+  // The announcement may also be gone because an earlier one was answered late: it is to be made
+  // again then.
+  return before != ring_->bytes_taken() || !ring_->writer_waits();
 }
 
 // ---------------------------------------------------------------------------------- ending
@@ -246,7 +291,11 @@ LinkStats ShmLink::stats() const {
   stats.bytes_sent = sent_.bytes.load(std::memory_order_relaxed);
   stats.frames_received = received_.frames.load(std::memory_order_relaxed);
   stats.bytes_received = received_.bytes.load(std::memory_order_relaxed);
-  stats.bytes_queued = bytes_queued_.load(std::memory_order_relaxed);
+  {
+    auto outbox = outbox_.lock();
+    outbox->frames.look_at_reader();
+    stats.bytes_queued = outbox->frames.bytes_waiting();
+  }
   stats.bytes_shared =
       2 * (kPageBytes + ring_->size()) + outbound_->usage().bytes_mapped + inbound_.bytes_mapped();
   return stats;

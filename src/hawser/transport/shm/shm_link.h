@@ -49,6 +49,7 @@ class ShmLink final : public Link, private SegmentSource {
   std::string_view transport() const override { return "shm"; }
   const PeerIdentity& peer() const override { return peer_; }
   bool send(wire::OutFrame frame) override;
+  bool backlogged(std::size_t limit) override;
   Received receive(wire::InFrame& frame) override;
   bool pending() const override;
   int descriptor() const override { return socket_.get(); }
@@ -83,6 +84,7 @@ class ShmLink final : public Link, private SegmentSource {
   SegmentEntry place(const Buffer& segment);
   bool write(wire::OutFrame& frame, const std::vector<SegmentEntry>& entries);
   void write_queue();
+  void note_queue(Outbox& outbox);
   void trim_ring(Outbox& outbox);
 
   bool take_frame(wire::InFrame& frame);
@@ -111,8 +113,11 @@ class ShmLink final : public Link, private SegmentSource {
   bool finished_ = false;  // Closed was returned
 
   mutable Guarded<Outbox> outbox_;
-  std::atomic<bool> queued_{false};  // written under the send lock
-  std::atomic<std::size_t> bytes_queued_{0};
+  std::atomic<bool> queued_{false};           // written under the send lock
+  std::atomic<std::size_t> bytes_queued_{0};  // at least: the peer may have taken some since
+  // While somebody waits for the peer to take something: how much it had taken before.
+  static constexpr std::uint64_t kNobodyWaits = UINT64_MAX;
+  std::atomic<std::uint64_t> taken_before_{kNobodyWaits};
 
   std::atomic<bool> closed_{false};  // set under the send lock
   mutable Guarded<std::optional<std::string>> close_reason_;

@@ -169,10 +169,10 @@ class Sleeper {
       if (!sleep_unless_pending()) return false;
     }
   }
-  // Until everything is written.
+  // Until everything is written, and what lies in the arena is taken (LINK-7).
   bool flush() {
     wire::InFrame frame;
-    while (link_.stats().bytes_queued > 0) {
+    while (link_.backlogged(0)) {
       if (link_.receive(frame) != Link::Received::Nothing || !sleep_unless_pending()) return false;
     }
     return true;

@@ -110,16 +110,39 @@ Link::Received SimCable::receive(Side side, wire::InFrame& frame) {
   auto ends = ends_.lock();
   End& end = ends->end[side];
   if (end.closed) return Link::Received::Closed;
-  if (end.inbox.empty()) return end.ended ? Link::Received::Closed : Link::Received::Nothing;
+  if (end.inbox.empty()) {
+    if (end.ended) return Link::Received::Closed;
+    end.other_took = false;
+    return Link::Received::Nothing;
+  }
   frame = std::move(end.inbox.front());
   end.inbox.pop_front();
+  End& sender = ends->end[other(side)];
+  if (std::exchange(sender.awaits_other, false)) {
+    sender.other_took = true;
+    network_.world().after(Duration::zero(), [self = shared_from_this(), from = other(side)] {
+      self->announce(from);
+    });
+  }
   return Link::Received::Frame;
+}
+
+bool SimCable::backlogged(Side from, std::size_t limit) {
+  if (loopback_) return false;
+  auto ends = ends_.lock();
+  const End& receiver = ends->end[other(from)];
+  if (ends->end[from].closed || ends->severed) return false;
+  std::size_t bytes = 0;
+  for (const wire::InFrame& frame : receiver.flying) bytes += frame.total_bytes();
+  for (const wire::InFrame& frame : receiver.inbox) bytes += frame.total_bytes();
+  if (bytes > limit) ends->end[from].awaits_other = true;
+  return bytes > limit;
 }
 
 bool SimCable::pending(Side side) const {
   auto ends = ends_.lock();
   const End& end = ends->end[side];
-  return end.closed || end.ended || !end.inbox.empty();
+  return end.closed || end.ended || end.other_took || !end.inbox.empty();
 }
 
 void SimCable::close(Side side) {

@@ -28,6 +28,8 @@ class SimCable final : public std::enable_shared_from_this<SimCable> {
 
   // False when this end is closed, or knows that the other one is.
   bool send(Side from, wire::InFrame frame);
+  // Whether more bytes than that fly towards the other end or lie there.
+  bool backlogged(Side from, std::size_t limit);
   Link::Received receive(Side side, wire::InFrame& frame);
   bool pending(Side side) const;
   // The other end sees the end of the stream after what still reaches it.
@@ -47,8 +49,10 @@ class SimCable final : public std::enable_shared_from_this<SimCable> {
     std::deque<wire::InFrame> flying;  // towards this end
     std::deque<wire::InFrame> inbox;
     bool ends_after_flying = false;
-    bool ended = false;   // no more comes after what is in the inbox
-    bool closed = false;  // by its owner
+    bool ended = false;         // no more comes after what is in the inbox
+    bool closed = false;        // by its owner
+    bool awaits_other = false;  // until the other end takes a frame
+    bool other_took = false;    // which receive() has yet to look at
     std::function<void()> ready;
   };
   struct Ends {

@@ -20,6 +20,7 @@ class SimLink final : public Link {
   std::string_view transport() const override { return "sim"; }
   const PeerIdentity& peer() const override { return peer_; }
   bool send(wire::OutFrame frame) override;
+  bool backlogged(std::size_t limit) override { return cable_->backlogged(side_, limit); }
   Received receive(wire::InFrame& frame) override;
   bool pending() const override { return cable_->pending(side_); }
   int descriptor() const override { return -1; }

@@ -71,6 +71,15 @@ bool TcpLink::send(wire::OutFrame frame) {
   return alive;
 }
 
+// LINK-7: something is queued, so somebody writes, or is about to. Who stops writing asks for the
+// socket to be watched, although it may be all written by then.
+bool TcpLink::backlogged(std::size_t limit) {
+  const Lock lock(mutex_);
+  const bool more = !sending_.ended && sending_.outbox.bytes() > limit;
+  if (more) sending_.awaited = true;
+  return more;
+}
+
 bool TcpLink::queue(wire::OutFrame& frame, Aftermath& aftermath) {
   try {
     sending_.outbox.push(frame);
@@ -164,7 +173,8 @@ bool TcpLink::account(const Moved& moved, Aftermath& aftermath) {
 void TcpLink::stop_writing(Aftermath& aftermath) {
   sending_.writing = false;
   if (sending_.ended) aftermath.dropped.prepend(std::exchange(sending_.outbox, {}));
-  const bool wants = !sending_.ended && (!sending_.outbox.empty() || stream_->holds_output());
+  const bool wants =
+      !sending_.ended && (!sending_.outbox.empty() || stream_->holds_output() || sending_.awaited);
   aftermath.watch = !wants_write_.exchange(wants) && wants;
 }
 
@@ -248,6 +258,7 @@ bool TcpLink::write_queued() {
   Lock lock(mutex_);
   if (sending_.writing || sending_.ended) return false;
   sending_.writing = true;
+  sending_.awaited = false;
   const std::uint64_t before = sending_.bytes;
   write_on(lock, kTurnBytes, aftermath);
   stop_writing(aftermath);

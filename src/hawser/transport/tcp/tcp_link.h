@@ -41,6 +41,7 @@ class TcpLink final : public Link {
   std::string_view transport() const override { return stream_->name(); }
   const PeerIdentity& peer() const override { return peer_; }
   bool send(wire::OutFrame frame) override;
+  bool backlogged(std::size_t limit) override;
   Received receive(wire::InFrame& frame) override;
   bool pending() const override { return pending_; }
   int descriptor() const override { return socket_.get(); }
@@ -55,6 +56,7 @@ class TcpLink final : public Link {
     Outbox outbox;
     bool writing = false;  // a thread writes; only that thread consumes from the outbox
     bool ended = false;
+    bool awaited = false;  // somebody waits for the outbox to shrink; until receive() has looked
     std::thread::id held_back;  // what this thread sends waits for its next receive()
     std::optional<std::string> reason;
     std::uint64_t frames = 0;

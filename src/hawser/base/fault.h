@@ -26,7 +26,8 @@ enum Fault : std::uint32_t {
   kStayWithSteward = 1u << 11,   // nobody takes over from a steward that is lost
 };
 
-inline std::atomic<std::uint32_t> faults{0};
+// Layers above have switches of their own: refs/fault.h, autograd/fault.h.
+inline std::atomic<std::uint64_t> faults{0};
 
 }  // namespace hawser::testing
 

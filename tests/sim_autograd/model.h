@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -28,7 +29,7 @@ struct PassPlan {
 // what does not fit becomes a complaint that names the promise of DESIGN.md.
 class Model {
  public:
-  explicit Model(transport::sim::SimWorld& world, Duration abort_grace)
+  Model(transport::sim::SimWorld& world, Duration abort_grace)
       : world_(world), abort_grace_(abort_grace) {}
 
   Graph& graph() { return graph_; }
@@ -78,7 +79,7 @@ class Model {
 
   struct Counts {
     std::uint64_t contexts = 0, joined = 0, refused = 0, passes = 0, succeeded = 0, failed = 0;
-    std::uint64_t fast = 0, partial = 0, spread = 0, compared = 0, torn = 0;
+    std::uint64_t fast = 0, spread = 0, compared = 0, torn = 0;
     std::map<ErrorKind, std::uint64_t> errors;
   };
   const Counts& counts() const { return counts_; }

@@ -47,6 +47,7 @@ void Conductor::drop(ContextId context, std::string_view told_by, TimePoint now)
 
 bool Conductor::record_recv(const Note& note, const Party& from, bool with_function,
                             TimePoint now) {
+  if (lives_.is_over(from)) return false;  // no gradient could be sent back
   met(from, now);
   return contexts_.record_recv(note, from, with_function, lives_, now);
 }

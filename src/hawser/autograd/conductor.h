@@ -70,7 +70,9 @@ class Conductor {
   void met(const Party& party, TimePoint now);
   // A connection is gone. Before anything of the next connection to the same peer.
   void disconnected(std::string_view peer, TimePoint now);
-  // This incarnation, and all before it, have been given up and will not be let in again.
+  // This incarnation, and all before it, have been given up or have left, and will not be let in
+  // again. With incarnation zero: nobody of that name can be found; releases for a life that was
+  // never met are void.
   void lost(const Party& party, TimePoint now);
   // This node was given up by others and goes on as a new incarnation: everything is void.
   void rejoined(Self self, TimePoint now);

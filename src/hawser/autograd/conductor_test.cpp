@@ -337,6 +337,30 @@ TEST_F(FailingPass, GradientsThatNobodyWaitsForEndIt) {
   EXPECT_EQ(take_one<AbortLocal>("a").why.kind(), ErrorKind::Invalid);
 }
 
+TEST_F(FailingPass, AForeignDiscoveryEndsIt) {
+  const PassHeader header{.context = context_, .pass = pass_, .initiator = party("a")};
+  const Incoming call{1000};
+  owed_[call] = {"c", Outgoing{}};
+  at("b").receive(party("c"), call, Discover{header, {from_b_}}, now_);  // found before
+  settle();
+  EXPECT_EQ(take_one<AbortLocal>("b").why.kind(), ErrorKind::Invalid);
+}
+
+TEST_F(ConductorTest, ADiscoveryOfNothingOrOfWhatIsNotThereIsRefused) {
+  const ContextId context = at("a").create_context(now_);
+  pass_on(context, "a", "b");
+  const std::vector<std::vector<MessageId>> wrong{{}, {MessageId{99}}};
+  for (std::uint64_t i = 0; i < wrong.size(); ++i) {
+    const PassHeader header{.context = context, .pass = PassId{i + 1}, .initiator = party("b")};
+    const Incoming call{1000 + i};
+    owed_[call] = {"b", Outgoing{}};
+    at("a").receive(party("b"), call, Discover{header, wrong[i]}, now_);
+    settle();
+    EXPECT_EQ(take_one<AbortLocal>("a").why.kind(), ErrorKind::Invalid);
+    EXPECT_TRUE(at("a").passes(now_).empty());
+  }
+}
+
 TEST_F(FailingPass, ALocalPartThatSkipsSomethingIsNoSuccess) {
   at("a").local_ended(pass_, {}, now_);  // without the gradients for b
   settle();

@@ -18,6 +18,7 @@ enum GradFault : std::uint64_t {
   kDeliverAgain = std::uint64_t{1} << 38,  // a gradient that was held is delivered twice
   kForgetAbort = std::uint64_t{1} << 39,   // a failure is not passed on
   kForgetStop = std::uint64_t{1} << 40,    // a failure does not stop the local part
+  kWakeAborted = std::uint64_t{1} << 41,   // a late message begins a pass again that was aborted
   kKeepLostContexts = std::uint64_t{1} << 42,  // contexts of lost creators stay
   kForgetRelease = std::uint64_t{1} << 43,     // a release is not passed on
   kReleaseOnce = std::uint64_t{1} << 44,       // a release that did not arrive is not sent again
@@ -29,7 +30,6 @@ enum GradFault : std::uint64_t {
   kCommitAborted = std::uint64_t{1} << 50,     // what an aborted pass collected is kept
   kLoseCause = std::uint64_t{1} << 51,         // the error that is passed on is not the first one
   kBlameMessenger = std::uint64_t{1} << 52,    // the error names another node
-  kWakeAborted = std::uint64_t{1} << 54,  // a late message begins a pass again that was aborted
 };
 
 }  // namespace hawser::testing

@@ -1,11 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
-#include <string_view>
+#include <type_traits>
 
 #include "hawser/base/ids.h"
 

@@ -1,11 +1,11 @@
 #include "hawser/autograd/pass.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "hawser/autograd/fault.h"
 
 namespace hawser::autograd {
+
 Pass::Pass(Desk& desk, PassHeader header, const Context& context, TimePoint now)
     : desk_(desk),
       header_(std::move(header)),
@@ -62,16 +62,19 @@ void Pass::on(const Party& from, Incoming call, const Discover& discover, TimePo
   if (const auto* aborting = std::get_if<Aborting>(&stage_)) {
     return desk_.answer(call, aborting->why);
   }
+  std::string wrong;
+  if (!is<Exploring>() || header_.mode == Mode::Fast || discover.sends.empty()) {
+    wrong = "there is nothing to discover any more";
+  }
   for (const MessageId send : discover.sends) {
-    std::string wrong;
-    if (!is<Exploring>()) {
-      wrong = "something is discovered after all was";
-    } else if (!context_->sends.contains(send)) {
+    if (!wrong.empty()) break;
+    if (!context_->sends.contains(send)) {
       wrong = "there is no send function " + to_string(send);
     } else if (!awaited_.insert(send).second) {
       wrong = "send function " + to_string(send) + " is discovered twice";
     }
-    if (wrong.empty()) continue;
+  }
+  if (!wrong.empty()) {
     desk_.answer(call, broken(wrong));
     return abort(broken(wrong), now);
   }

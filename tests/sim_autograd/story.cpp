@@ -14,8 +14,9 @@ using transport::sim::SimWorld;
 
 constexpr std::string_view kMessages[] = {"Discover", "Proceed", "Gradients", "Commit",
                                           "Abort",    "Release", "Inquire"};
-constexpr Duration kNoticed = 100ms;     // at the latest, that a connection or a node is gone
-constexpr Duration kForgotten = 1500ms;  // at the latest, a pass that has failed
+constexpr Duration kNoticed = 100ms;       // at the latest, that a connection or a node is gone
+constexpr Duration kLongestProgram = 20s;  // forward, backward, some idleness
+constexpr Duration kForgotten = 1500ms;    // at the latest, a pass that has failed
 
 std::string_view content_of(const Parcel& parcel) {
   return parcel.message ? kMessages[parcel.message->index()] : "Forward";
@@ -150,7 +151,8 @@ Outcome Story::run() {
   make_peace();
   // Passes end by their deadlines; who was missed by a release asks.
   const auto options = conductor_options(ask_after_);
-  run_for(9s + (options.ask_after + options.errand_timeout) * (options.asks_in_vain + 1));
+  run_for(kLongestProgram +
+          (options.ask_after + options.errand_timeout) * (options.asks_in_vain + 1));
   if (good()) model_.check_rest();
   for (const auto& [number, call] : calls_) {
     if (!good()) break;
@@ -165,9 +167,10 @@ Outcome Story::run() {
 
 void Story::run_for(Duration while_) {
   bool there = false;
-  world_.after(while_, [&] { there = true; });
+  const auto mark = world_.after(while_, [&] { there = true; });
   while (good() && !there && world_.step()) {
   }
+  world_.cancel(mark);
 }
 
 void Story::next_act() {

@@ -49,6 +49,9 @@ function(hawser_tests)
   endforeach()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${tests_root}/sim_refs/*.cpp")
   hawser_gtest(sim_refs_tests LABEL sim_refs SOURCES ${sources} LINK hawser_test_support hawser_refs)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${tests_root}/sim_autograd/*.cpp")
+  hawser_gtest(sim_autograd_tests LABEL sim_autograd SOURCES ${sources}
+    LINK hawser_test_support hawser_autograd)
 
   if(HAWSER_WITH_TORCH)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${tests_root}/process/*.cpp")

@@ -181,6 +181,10 @@ class Node:
         """
         return self._native.remote(to, function, args, kwargs, _limited(None))
 
+    def ref(self, value: Any) -> PyRRef:
+        """A reference to a value of this node, which others can be given."""
+        return PyRRef(value, _node=self._native)
+
     def connect(self, to: str, timeout: float = 60.0) -> None:
         """Connects to a node, so that the first call to it does not have to wait for that."""
         self._native.connect(to, timeout)

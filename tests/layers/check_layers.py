@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Checks that #include lines follow the layers of hawser.
 
-    base <- wire <- transport <- agent <- tensor <- {autograd, script, trace} <- optim <- node
-                                       <- refs                                <- optim
+    base <- wire <- transport <- agent <- tensor <- {engine, script, trace} <- optim <- node
+                                       <- refs                              <- optim
+                 <- autograd                     <- engine
                                                         <- hawser.h <- bindings
 
 A file includes its own layer and those below it. On top of that, libtorch is known from tensor
@@ -28,10 +29,11 @@ BELOW = {
     "agent": ["transport"],
     "refs": ["agent"],
     "tensor": ["agent"],
-    "autograd": ["tensor"],
+    "autograd": ["wire"],
+    "engine": ["autograd", "tensor"],
     "script": ["tensor"],
     "trace": ["tensor"],
-    "optim": ["refs", "autograd", "script", "trace"],
+    "optim": ["refs", "engine", "script", "trace"],
     "node": ["optim"],
     "hawser.h": ["node"],  # headers directly in src/hawser
     "bindings": ["hawser.h"],
@@ -173,6 +175,8 @@ def self_test() -> list[str]:
         ("src/hawser/agent/a_test.cpp", '#include "hawser/node/node.h"'),
         ("src/hawser/refs/a.cpp", '#include "hawser/autograd/context.h"'),
         ("src/hawser/refs/a.cpp", '#include "hawser/tensor/payload.h"'),
+        ("src/hawser/autograd/a.cpp", '#include "hawser/refs/ledger.h"'),
+        ("src/hawser/autograd/a.cpp", "#include <torch/csrc/autograd/function.h>"),
         ("src/hawser/trace/a.cpp", '#include "hawser/script/runner.h"'),
         ("src/hawser/tensor/a.cpp", '#include "hawser/optim/optimizer.h"'),
         ("src/hawser/node/a.cpp", '#include "hawser/hawser.h"'),
@@ -203,6 +207,8 @@ def self_test() -> list[str]:
         ("src/hawser/tensor/a.cpp", "#include <ATen/core/Tensor.h>"),
         ("src/hawser/refs/a.cpp", '#include "hawser/agent/peer.h"'),
         ("src/hawser/optim/a.cpp", '#include "hawser/refs/ledger.h"'),
+        ("src/hawser/engine/a.cpp", '#include "hawser/autograd/conductor.h"'),
+        ("src/hawser/engine/a.cpp", "#include <torch/csrc/autograd/function.h>"),
         ("src/hawser/node/a.cpp", '#include "hawser/trace/span.h"'),
         ("src/hawser/node/a.cpp", "#include <torch/csrc/distributed/c10d/Store.hpp>"),
         ("src/hawser/hawser.h", '#include "hawser/node/node.h"'),

@@ -177,7 +177,7 @@ def test_a_finaliser_in_any_thread_at_any_time_is_safe(world: hawser.Node) -> No
 def test_the_inspector_knows_types_sizes_holders_and_origins() -> None:
     with peers.world("peer", mine={"record_reference_origins": True}) as node:
         counter = node.remote("peer", peers.Counter, 5)
-        tensor = hawser.RRef(torch.ones(1000))
+        tensor = node.ref(torch.ones(1000))
         node.run("peer", peers.echo, tensor)
         counter.to_here()
         (held,) = [ref for ref in node.refs() if not ref["mine"]]

@@ -27,7 +27,8 @@ enum Fault : std::uint32_t {
   kForgetPutAside = 1u << 12,    // a call that was put aside is not started when it may
 };
 
-inline std::atomic<std::uint32_t> faults{0};
+// Layers above have switches of their own: refs/fault.h, autograd/fault.h.
+inline std::atomic<std::uint64_t> faults{0};
 
 }  // namespace hawser::testing
 

@@ -161,12 +161,15 @@ std::shared_ptr<Reference> wrapped(std::weak_ptr<NodeCore> core,
       c10::make_intrusive<TorchRRef>(std::move(core), std::move(handle)));
 }
 
-std::shared_ptr<Reference> keep_here(const py::object& value, const py::object& hint) {
+// Belongs to `node`, or where that is None to the one that is current.
+std::shared_ptr<Reference> keep_here(const py::object& value, const py::object& hint,
+                                     const py::object& node) {
   if (!hint.is_none()) {
     throw py::value_error("type_hint should only be specified when the RRef is to a ScriptModule");
   }
   try {
-    const auto core = current_core();
+    const auto core =
+        node.is_none() ? current_core() : py::cast<std::shared_ptr<NodeCore>>(node);
     auto kept = std::make_shared<KeptObject>(core, Object::shared(value.ptr()));
     const std::string origin = origin_of(*core);
     std::shared_ptr<RefHandle> handle;
@@ -399,7 +402,8 @@ void bind_reference(py::module_& module) {
   method_type = reinterpret_cast<PyTypeObject*>(method.ptr());
 
   py::class_<Reference, rpc::PyRRef, std::shared_ptr<Reference>> type(module, "PyRRef");
-  type.def(py::init(&keep_here), py::arg("value"), py::arg("type_hint") = py::none())
+  type.def(py::init(&keep_here), py::arg("value"), py::arg("type_hint") = py::none(),
+           py::kw_only(), py::arg("_node") = py::none())
       .def("is_owner", [](const Reference& self) { return self.handle()->is_owner(); })
       .def("confirmed_by_owner",
            [](const Reference& self) {

@@ -40,6 +40,7 @@ class FaultyLink final : public Link, public std::enable_shared_from_this<Faulty
   std::string_view transport() const override { return link_->transport(); }
   const PeerIdentity& peer() const override { return link_->peer(); }
   bool send(wire::OutFrame frame) override;
+  bool backlogged(std::size_t limit) override { return link_->backlogged(limit); }
   Received receive(wire::InFrame& frame) override;
   bool pending() const override;
   int descriptor() const override { return link_->descriptor(); }

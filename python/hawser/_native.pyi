@@ -149,9 +149,7 @@ class Node:
 class PyRRef:
     """A reference to a value on some node. See hawser.references."""
 
-    def __init__(
-        self, value: Any, type_hint: Any = None, *, _node: Node | None = None
-    ) -> None: ...
+    def __init__(self, value: Any, type_hint: Any = None, *, _node: Node | None = None) -> None: ...
     def is_owner(self) -> bool:
         """Whether the value lives in this process."""
     def confirmed_by_owner(self) -> bool:

@@ -10,6 +10,7 @@ import copyreg
 import io
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,9 @@ class _Writer(pickle.Pickler):
     def __init__(self, file: io.BytesIO, reducers: dict[type, Reducer]) -> None:
         self.tensors: list[torch.Tensor] = []
         self.buffers: list[torch.Tensor] = []
-        super().__init__(file, protocol=5, buffer_callback=self._take_buffer)
+        # Not a method: the pickler remembers everything it has written, and in a cycle would keep it
+        # until the garbage collector comes by.
+        super().__init__(file, protocol=5, buffer_callback=partial(_take_buffer, self.buffers))
         self.dispatch_table = reducers
 
     def persistent_id(self, obj: Any) -> int | None:
@@ -33,12 +36,13 @@ class _Writer(pickle.Pickler):
             return len(self.tensors) - 1
         return None
 
-    def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
-        with buffer.raw() as bytes_of_it:
-            if bytes_of_it.nbytes < _SMALLEST_BUFFER or bytes_of_it.readonly:
-                return True  # into the pickle
-            self.buffers.append(torch.frombuffer(bytes_of_it, dtype=torch.uint8))
-        return False
+
+def _take_buffer(buffers: list[torch.Tensor], buffer: pickle.PickleBuffer) -> bool:
+    with buffer.raw() as bytes_of_it:
+        if bytes_of_it.nbytes < _SMALLEST_BUFFER or bytes_of_it.readonly:
+            return True  # into the pickle
+        buffers.append(torch.frombuffer(bytes_of_it, dtype=torch.uint8))
+    return False
 
 
 class _Reader(pickle.Unpickler):

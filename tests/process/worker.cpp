@@ -51,6 +51,7 @@ void serve_functions(Node& node, Channel& test) {
   });
   node.serve("drop_refs", [refs] { std::exchange(*refs->lock(), {}).clear(); });
   node.serve("count_refs", [&node] { return node.refs().size(); });
+  node.serve("describe_refs", [&node] { return describe_refs(node); });
   node.serve("resident", [] { return resident_bytes(::getpid()); });
   node.serve("incoming", [&node](const std::string& peer) {
     const agent::PeerReport report = peer_of(node, peer);

@@ -166,6 +166,19 @@ agent::PeerReport peer_of(const Node& node, const std::string& peer) {
   return found == report.peers.end() ? agent::PeerReport{} : *found;
 }
 
+std::string describe_refs(const Node& node) {
+  constexpr std::size_t kEnough = 2000;
+  std::string text;
+  for (const RefReport& ref : node.refs()) {
+    text += ref.id + " on " + ref.owner + ", " + ref.state + ", " + std::to_string(ref.handles) +
+            " handles, held by";
+    for (const std::string& holder : ref.holders) text += " " + holder;
+    text += "\n";
+    if (text.size() > kEnough) break;
+  }
+  return text + node.inspect().to_text();
+}
+
 std::uint16_t free_port() {
   const transport::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

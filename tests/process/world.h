@@ -50,7 +50,7 @@ class World {
 //   make(int)           a byte tensor of that size
 //   hold_refs(list of Ref), pass_on(node, Ref)   keeps them; the second gives it on first
 //   use_refs(), drop_refs()                      fetches them all; lets them go
-//   count_refs()        references and referenced values it has
+//   count_refs(), describe_refs()                references and referenced values it has
 //   resident()          bytes of memory in use
 //   turned_away()       connections
 //   incoming(peer)      calls of that peer that it has not answered, and how many of them it has
@@ -102,6 +102,9 @@ Error error_of(const std::function<void()>& action);
 
 // What `node` reports about a peer.
 agent::PeerReport peer_of(const Node& node, const std::string& peer);
+
+// The references and referenced values that `node` has, for the message of a test; not all of many.
+std::string describe_refs(const Node& node);
 
 // A loopback port that nobody used a moment ago.
 std::uint16_t free_port();

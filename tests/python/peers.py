@@ -178,9 +178,7 @@ def _serve(path: str, name: str, options: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def world(
-    *peers: str, mine: dict[str, Any] | None = None, **options: Any
-) -> Iterator[hawser.Node]:
+def world(*peers: str, mine: dict[str, Any] | None = None, **options: Any) -> Iterator[hawser.Node]:
     """A node "me" with the options `mine`, and processes that run nodes of these names with
     `options`. A dynamic world."""
     with tempfile.TemporaryDirectory(prefix="hawser-test-") as folder:

@@ -38,9 +38,6 @@ DUE_LATER = {
     "_disable_server_process_global_profiler": (),
     "_enable_jit_rref_pickle": (),
     "_enable_server_process_global_profiler": (None,),
-    "_invoke_remote_builtin": (None, "aten::add", -1.0),
-    "_invoke_remote_python_udf": (None, b"", [], -1.0, False),
-    "_invoke_remote_torchscript": ("w", "f", -1.0, False),
 }
 
 # What upstream has in its modules only because of how it is written.

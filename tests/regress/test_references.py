@@ -14,7 +14,7 @@ from typing import Any
 import hawser.rpc as rpc
 import pytest
 import torch
-from hawser.rpc._testing import faulty_agent_backend_registry as _  # noqa: F401  # registers it
+from hawser.rpc._testing import faulty_agent_backend_registry  # noqa: F401  # registers it
 
 from .world import World, run
 

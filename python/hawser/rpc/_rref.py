@@ -77,9 +77,7 @@ def _backward(self: PyRRef, dist_autograd_ctx_id: int = -1, retain_graph: bool =
         raise RuntimeError("RRef should contain a tensor for .backward()")
     if not value.requires_grad:
         # torch's own words, which it has for a list of roots.
-        raise RuntimeError(
-            "element 0 of tensors does not require grad and does not have a grad_fn"
-        )
+        raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
     value.backward(retain_graph=retain_graph)
 
 

@@ -35,8 +35,8 @@ from ._later import (
 )
 from ._rref import (
     PyRRef,
-    _cleanup_python_rpc_handler,
     RRef,
+    _cleanup_python_rpc_handler,
     _delete_all_user_and_unforked_owner_rrefs,
     _destroy_rref_context,
     _invoke_remote_builtin,

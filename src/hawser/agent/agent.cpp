@@ -245,10 +245,10 @@ bool Agent::send_to(const std::string& name, Incarnation incarnation,
          session->send(wire::encode(message));
 }
 
-std::optional<Incarnation> Agent::bar(const std::string& name) {
+std::optional<Incarnation> Agent::bar(const std::string& name, Incarnation known) {
   auto state = peer(name)->state.lock();
   if (state->session) return std::nullopt;
-  state->barred = std::max(state->barred, state->last_session.value_or(Incarnation{}));
+  state->barred = std::max({state->barred, known, state->last_session.value_or(Incarnation{})});
   return state->barred;
 }
 

@@ -143,16 +143,27 @@ std::shared_ptr<NodeCore> current_core() {
   return py::cast<std::shared_ptr<NodeCore>>(py::handle(node.get()));
 }
 
+// The line of the program, not of this package, that is being run.
 std::string origin_of(const NodeCore& core) {
   if (!core.records_origins()) return {};
-  PyFrameObject* const frame = PyEval_GetFrame();
+  Object frame = Object::shared(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  const auto as_frame = [&] { return reinterpret_cast<PyFrameObject*>(frame.get()); };
+  const auto is_own = [&] {
+    const Object globals = Object::taken(PyFrame_GetGlobals(as_frame()));
+    PyObject* const module = PyDict_GetItemString(globals.get(), "__name__");
+    const char* const name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : "";
+    return name && std::string_view(name).starts_with("hawser.");
+  };
+  while (frame && is_own()) {
+    PyObject* const caller = reinterpret_cast<PyObject*>(PyFrame_GetBack(as_frame()));
+    frame = caller ? Object::taken(caller) : Object();
+  }
   if (!frame) return {};
-  PyCodeObject* const code = PyFrame_GetCode(frame);
-  std::string where = PyUnicode_AsUTF8(code->co_filename);
-  where +=
-      ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " in " + PyUnicode_AsUTF8(code->co_name);
-  Py_DECREF(code);
-  return where;
+  const Object kept = Object::taken(reinterpret_cast<PyObject*>(PyFrame_GetCode(as_frame())));
+  const auto* const code = reinterpret_cast<PyCodeObject*>(kept.get());
+  return std::string(PyUnicode_AsUTF8(code->co_filename)) + ":" +
+         std::to_string(PyFrame_GetLineNumber(as_frame())) + " in " +
+         PyUnicode_AsUTF8(code->co_name);
 }
 
 std::shared_ptr<Reference> wrapped(std::weak_ptr<NodeCore> core,
@@ -168,8 +179,7 @@ std::shared_ptr<Reference> keep_here(const py::object& value, const py::object& 
     throw py::value_error("type_hint should only be specified when the RRef is to a ScriptModule");
   }
   try {
-    const auto core =
-        node.is_none() ? current_core() : py::cast<std::shared_ptr<NodeCore>>(node);
+    const auto core = node.is_none() ? current_core() : py::cast<std::shared_ptr<NodeCore>>(node);
     auto kept = std::make_shared<KeptObject>(core, Object::shared(value.ptr()));
     const std::string origin = origin_of(*core);
     std::shared_ptr<RefHandle> handle;
@@ -402,8 +412,8 @@ void bind_reference(py::module_& module) {
   method_type = reinterpret_cast<PyTypeObject*>(method.ptr());
 
   py::class_<Reference, rpc::PyRRef, std::shared_ptr<Reference>> type(module, "PyRRef");
-  type.def(py::init(&keep_here), py::arg("value"), py::arg("type_hint") = py::none(),
-           py::kw_only(), py::arg("_node") = py::none())
+  type.def(py::init(&keep_here), py::arg("value"), py::arg("type_hint") = py::none(), py::kw_only(),
+           py::arg("_node") = py::none())
       .def("is_owner", [](const Reference& self) { return self.handle()->is_owner(); })
       .def("confirmed_by_owner",
            [](const Reference& self) {

@@ -190,7 +190,11 @@ void References::perform(refs::Actions&& actions) {
   std::vector<refs::RefId> dropped;
   for (refs::Action& action : actions) {
     if (auto* send = std::get_if<refs::Send>(&action)) {
-      out_.agent.send_to(send->to.name, send->to.incarnation, refs::to_wire(send->message));
+      // What is not sent is sent again when there is a connection. One that is just ending is
+      // reported by the agent.
+      const bool sent =
+          out_.agent.send_to(send->to.name, send->to.incarnation, refs::to_wire(send->message));
+      if (!sent && !out_.agent.reach(send->to.name)) disconnected(send->to.name);
     } else if (auto* reach = std::get_if<refs::Reach>(&action)) {
       if (const auto there = out_.agent.reach(reach->peer)) connected(reach->peer, *there);
     } else if (auto* told = std::get_if<refs::TellLost>(&action)) {
@@ -575,9 +579,16 @@ void References::barred(const std::string& peer, Incarnation incarnation) {
 // be able to go on without it, it must not come back as who it was.
 void References::given_up(const std::string& peer) {
   bool concerned = false;
-  tell([&](State& state, TimePoint) { concerned = state.ledger.concerns(peer); });
+  Incarnation known{};  // by tickets, though it may never have been met
+  tell([&](State& state, TimePoint) {
+    concerned = state.ledger.concerns(peer);
+    known = state.ledger.known_life(peer);
+  });
   if (!concerned) return;
-  if (const auto gone = out_.agent.bar(peer)) barred(peer, *gone);
+  const auto gone = out_.agent.bar(peer, known);
+  if (!gone) return;  // it is there after all
+  barred(peer, *gone);
+  if (*gone != Incarnation{}) barred(peer, Incarnation{});  // nor is there any other
 }
 
 void References::rejoined(Incarnation incarnation) {

@@ -94,6 +94,8 @@ class Ledger {
   // holds them itself; everything else is void.
   void rejoined(Self self, TimePoint now);
 
+  // The life of that node that references are to, as far as is known; zero if none is.
+  Incarnation known_life(std::string_view peer) { return desk_.roster.of(peer).alive(); }
   // Whether anything depends on that node being there.
   bool concerns(std::string_view peer) { return matters(desk_.roster.of(peer)); }
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch._C._distributed_c10d import Store
+
 from ..._native import MESSAGE_KINDS, _TensorPipeRpcBackendOptionsBase
-from .._agent import TensorPipeAgent
+from .._agent import DeviceMap, TensorPipeAgent
 
 
 class FaultyTensorPipeRpcBackendOptions(_TensorPipeRpcBackendOptionsBase):
@@ -48,8 +51,17 @@ class FaultyTensorPipeAgent(TensorPipeAgent):
 
     _options: FaultyTensorPipeRpcBackendOptions
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        rank: int,
+        world_size: int | None,
+        options: FaultyTensorPipeRpcBackendOptions,
+        reverse_device_maps: dict[str, DeviceMap],
+        devices: list[torch.device],
+    ) -> None:
+        super().__init__(store, name, rank, world_size, options, reverse_device_maps, devices)
         # A call that is late from the start would never be sent if it also had to wait for this.
         for name in self._members:
             self._node.connect(name)

@@ -14,7 +14,6 @@ class References : public OverTransports {
     for (const RefReport& ref : node.refs()) count += ref.mine;
     return count;
   }
-
 };
 
 INSTANTIATE_TEST_SUITE_P(Transports, References, kTransports);
@@ -112,9 +111,9 @@ TEST_P(References, ThousandsInFlightWhileProcessesDie) {
   }
   survivor.call<void>("steady", "drop_refs").get();
   EXPECT_TRUE(eventually([&] { return survivor.refs().empty(); })) << describe_refs(survivor);
-  EXPECT_TRUE(
-      eventually([&] { return survivor.call<std::int64_t>("steady", "count_refs").get() == 0; }))
-      << survivor.call<std::string>("steady", "describe_refs").get();
+  EXPECT_TRUE(eventually([&] {
+    return survivor.call<std::int64_t>("steady", "count_refs").get() == 0;
+  })) << survivor.call<std::string>("steady", "describe_refs").get();
 }
 
 }  // namespace

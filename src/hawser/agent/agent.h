@@ -134,9 +134,9 @@ class Agent final : public transport::Host, public SessionEvents {
   // Whom there is a connection to; if nobody, one is sought, which ends in one or in on_given_up
   // (unless nobody of that name has joined yet: then ask again).
   std::optional<Incarnation> reach(const std::string& peer);
-  // Gives up a peer that is not connected: whoever it was so far, up to `known` if that is later, is
-  // not let in again, and told so. The last of those incarnations, zero if there was none; nothing
-  // when it is connected.
+  // Gives up a peer that is not connected: whoever it was so far, up to `known` if that is later,
+  // is not let in again, and told so. The last of those incarnations, zero if there was none;
+  // nothing when it is connected.
   std::optional<Incarnation> bar(const std::string& peer, Incarnation known = {});
   // Ends the connection to an incarnation that was given up all the same; it then rejoins.
   void tell_lost(const std::string& peer, Incarnation incarnation);

@@ -172,12 +172,31 @@ std::shared_ptr<Reference> wrapped(std::weak_ptr<NodeCore> core,
       c10::make_intrusive<TorchRRef>(std::move(core), std::move(handle)));
 }
 
+// A script module is known to scripts elsewhere by its interface only, so that must be given.
+void check_type_hint(const py::object& value, const py::object& hint) {
+  const auto module = torch::jit::as_module(value);
+  if (!module) {
+    TORCH_CHECK(hint.is_none(),
+                "type_hint should only be specified when the RRef being created contains a "
+                "ScriptModule.");
+    return;
+  }
+  TORCH_CHECK(!hint.is_none(),
+              "The RRef being created contains a ScriptModule, must provide its ModuleInterface "
+              "type hint. ");
+  const auto name =
+      py::cast<std::string>(py::handle(imports().qualified_name)(py::handle(hint.ptr())));
+  const c10::TypePtr interface = torch::jit::get_python_cu()->get_interface(c10::QualifiedName(name));
+  std::ostringstream why_not;
+  TORCH_CHECK(interface && module->type()->isSubtypeOfExt(*interface, &why_not),
+              module->type()->repr_str(), " is not a subtype of the type hint: ", name,
+              ", did you pass a valid interface type?\n", why_not.str());
+}
+
 // Belongs to `node`, or where that is None to the one that is current.
 std::shared_ptr<Reference> keep_here(const py::object& value, const py::object& hint,
                                      const py::object& node) {
-  if (!hint.is_none()) {
-    throw py::value_error("type_hint should only be specified when the RRef is to a ScriptModule");
-  }
+  check_type_hint(value, hint);
   try {
     const auto core = node.is_none() ? current_core() : py::cast<std::shared_ptr<NodeCore>>(node);
     auto kept = std::make_shared<KeptObject>(core, Object::shared(value.ptr()));

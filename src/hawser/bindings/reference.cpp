@@ -186,7 +186,8 @@ void check_type_hint(const py::object& value, const py::object& hint) {
               "type hint. ");
   const auto name =
       py::cast<std::string>(py::handle(imports().qualified_name)(py::handle(hint.ptr())));
-  const c10::TypePtr interface = torch::jit::get_python_cu()->get_interface(c10::QualifiedName(name));
+  const c10::TypePtr interface =
+      torch::jit::get_python_cu()->get_interface(c10::QualifiedName(name));
   std::ostringstream why_not;
   TORCH_CHECK(interface && module->type()->isSubtypeOfExt(*interface, &why_not),
               module->type()->repr_str(), " is not a subtype of the type hint: ", name,

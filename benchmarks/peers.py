@@ -36,6 +36,20 @@ def echo(x):
     return x
 
 
+def plus_one(ref):
+    return ref.to_here() + 1
+
+
+def owned_references():
+    rpc = sys.modules["torch.distributed.rpc"]
+    return rpc._rref_context_get_debug_info()["num_owner_rrefs"]
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 kept = None
 
 
@@ -123,8 +137,34 @@ class TorchRpc:
         for f in pending:
             f.wait()
 
+    live_references = 2_000  # more take minutes
+
     def make_and_fetch(self, t):
         return self.rpc.remote("w1", echo, args=(t,)).to_here()
+
+    def make_and_fetch_nothing(self):
+        return self.rpc.remote("w1", nop).to_here()
+
+    def chain(self):
+        """Four remote calls, each with the result of the one before, over three owners."""
+        ref = self.rpc.remote("w1", nop)
+        for name in ("w2", "w3", "w1"):
+            ref = self.rpc.remote(name, plus_one, args=(ref,))
+        assert ref.to_here() == 3
+
+    def many_references(self, count):
+        """How many are created and dropped in a second, and what one takes at each end."""
+        mine, theirs = resident_bytes(), self.call(resident_bytes)
+        began = time.perf_counter()
+        refs = [self.rpc.remote("w1", nop) for _ in range(count)]
+        refs[-1].to_here()
+        took = time.perf_counter() - began
+        mine, theirs = resident_bytes() - mine, self.call(resident_bytes) - theirs
+        began = time.perf_counter()
+        refs.clear()
+        while int(self.call(owned_references)) > 0:
+            pass
+        return count / (took + time.perf_counter() - began), mine / count, theirs / count
 
 
 class TorchTcp(TorchRpc):
@@ -139,6 +179,8 @@ class Hawser(TorchRpc):
         import torch.distributed.rpc as rpc
 
         return rpc
+
+    live_references = 100_000
 
 
 class HawserTcp(Hawser):
@@ -367,10 +409,12 @@ def measure(name, port):
     out["async calls/s"] = 2000 / (time.perf_counter() - a)
     if hasattr(impl, "make_and_fetch"):
         t = torch.ones(1)
-        try:
-            out["create+fetch us"] = timed(lambda: impl.make_and_fetch(t), 1.0)[0] * 1e6
-        except NotImplementedError:
-            pass  # no references yet
+        out["create+fetch us"] = timed(lambda: impl.make_and_fetch(t), 1.0)[0] * 1e6
+    if hasattr(impl, "many_references"):
+        out["remote no-op us"] = timed(impl.make_and_fetch_nothing, 1.0)[0] * 1e6
+        rate, mine, theirs = impl.many_references(impl.live_references)
+        out["references/s"] = rate
+        out["reference bytes here"], out["reference bytes there"] = mine, theirs
     print("RESULT " + json.dumps(out), flush=True)
     impl.stop()
 
@@ -403,12 +447,18 @@ def worker(name, rank, port, folder):
     with open(os.path.join(folder, f"count.{rank}"), "w") as file:
         file.write(str(count / (time.perf_counter() - start)))
     meet(folder, "done", rank)
+    chain = timed(impl.chain, 1.0)[0] if rank == 0 else 0
+    meet(folder, "chained", rank)
     start = time.perf_counter()
     impl.rpc.shutdown()
     took += time.perf_counter() - start
     if rank == 0:
         total = sum(float(open(os.path.join(folder, f"count.{i}")).read()) for i in range(WORKERS))
-        result = {"all to all calls/s": total, "start+end of 4 us": took * 1e6}
+        result = {
+            "all to all calls/s": total,
+            "start+end of 4 us": took * 1e6,
+            "chain of 4 us": chain * 1e6,
+        }
         print("RESULT " + json.dumps(result), flush=True)
 
 
@@ -476,10 +526,16 @@ GOALS = {
     "async calls/s": (25, 20),
     "all to all calls/s": (25, 20),
     "start+end of 4 us": (1, 1),
+    "chain of 4 us": (20, 20),
 }
 # At most so many times the copies that have to be made.
 COPIES = {"kept echo 65536 KiB us": 2, "echo 65536 KiB us": 1}
 MOST_OF_COPIES = 1.15
+# Creating a reference and fetching its value, in no-ops; references created and dropped in a second
+# while there are live_references of them, and what one takes at each end.
+MOST_NO_OPS = 1.3
+LEAST_REFERENCES = 50_000
+MOST_BYTES = 1024
 
 
 def judge(table):
@@ -503,6 +559,19 @@ def judge(table):
             print(
                 f"  {'hawser, ' + key:36s} {ratio:8.2f}x of {copies} memcpy   at most {MOST_OF_COPIES}x   {verdict}"
             )
+
+
+def judge_references(row):
+    def say(what, value, limit, fine):
+        print(f"  {'hawser, ' + what:36s} {value:10,.2f}   {limit}   {'met' if fine else 'MISSED'}")
+
+    ratio = row["remote no-op us"] / row["no-op us"]
+    say("remote no-op in no-ops", ratio, f"at most {MOST_NO_OPS}", ratio <= MOST_NO_OPS)
+    rate = row["references/s"]
+    say("references/s", rate, f"at least {LEAST_REFERENCES:,}", rate >= LEAST_REFERENCES)
+    for end in ("here", "there"):
+        size = row[f"reference bytes {end}"]
+        say(f"reference bytes {end}", size, f"under {MOST_BYTES:,}", size < MOST_BYTES)
 
 
 def main():
@@ -569,6 +638,8 @@ def main():
             json.dump(table, f, indent=1)
     if a.goals:
         judge(table)
+        if "hawser" in table:
+            judge_references(table["hawser"])
 
 
 if __name__ == "__main__":

@@ -111,20 +111,6 @@ def _remote(self: PyRRef, timeout: float = _UNSET) -> Any:
 # --- the value ---
 
 
-def _to_here(self: PyRRef, timeout: float = _UNSET) -> Any:
-    """A copy of the value, or the value itself on its owner. Waits until it exists."""
-    if self.is_owner():
-        return self._local_value()
-    try:
-        return self._node.call(self.owner_name(), Method(self, ""), None, None, limit(timeout))
-    except Invalid:
-        if self.deleted:
-            raise Invalid(
-                f"{self} has been deleted. Cannot call to_here() on it after deletion."
-            ) from None
-        raise
-
-
 def _local_value(self: PyRRef) -> Any:
     """The value itself; only on its owner. Waits until it exists."""
     if not self.is_owner():
@@ -158,7 +144,6 @@ for _name, _method in {
     "rpc_sync": _rpc_sync,
     "rpc_async": _rpc_async,
     "remote": _remote,
-    "to_here": _to_here,
     "local_value": _local_value,
     "owner": _owner,
     "__await__": _await,

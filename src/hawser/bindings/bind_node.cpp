@@ -43,12 +43,16 @@ Duration duration_of(double seconds, const char* what) {
   return std::max(exact, Duration(1));
 }
 
+}  // namespace
+
 std::optional<Duration> timeout_of(PyObject* seconds) {
   if (!seconds || seconds == Py_None) return std::nullopt;
   const double value = PyFloat_AsDouble(seconds);
   if (value == -1.0 && PyErr_Occurred()) throw PythonErrorSet{};
   return duration_of(value, "a timeout");
 }
+
+namespace {
 
 // ------------------------------------------------------------------------------- calls
 //
@@ -114,13 +118,19 @@ NodeCore* core_of(PyObject* self) {
 
 Object call_and_wait(NodeCore& core, const CallRequest& request) {
   const auto timeout = timeout_of(request.timeout);
-  WrittenCall written = core.write_call(request.function, request.args, request.kwargs);
+  return run_written(core, {.to = request.to, .timeout = timeout},
+                     core.write_call(request.function, request.args, request.kwargs));
+}
+
+}  // namespace
+
+Object run_written(NodeCore& core, const CallOptions& options, WrittenCall&& written) {
   auto call = std::make_shared<PendingCall>(core.shared_from_this());
   UniqueFunction<void()> canceller;
   {
     const WithoutGil no_gil;
     canceller = core.node().call_written(
-        {.to = request.to, .timeout = timeout}, std::move(written),
+        options, std::move(written),
         [call](agent::Answer&& answer) { call->set_answer(std::move(answer)); });
     // The usual case in one go: the answer comes before there is reason to look for signals.
     core.node().scheduler()->wait(call->mutable_answered(),
@@ -135,6 +145,8 @@ Object call_and_wait(NodeCore& core, const CallRequest& request) {
   }
   return call->read();
 }
+
+namespace {
 
 template <Object (*act)(NodeCore&, const CallRequest&)>
 PyObject* fast_call(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* names) {

@@ -216,6 +216,29 @@ std::shared_ptr<Reference> keep_here(const py::object& value, const py::object& 
   }
 }
 
+// It was released, by the program or with the node.
+bool is_deleted(const Reference& reference) {
+  if (reference.handle()->released()) return true;
+  try {
+    return reference.rref().shared_core()->node().closed();
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+std::string describe(const Reference& reference) {
+  const RefHandle& handle = *reference.handle();
+  std::ostringstream text;
+  const auto id = global_id(handle.id().on, handle.id().local);
+  if (handle.is_owner()) {
+    text << "OwnerRRef(" << id << ")";
+  } else {
+    text << "UserRRef(RRefId = " << id
+         << ", ForkId = " << global_id(handle.fork()->on, handle.fork()->local) << ")";
+  }
+  return text.str();
+}
+
 // ------------------------------------------------------------------------------- the value
 
 Object read_copy(const NodeCore& core, Kept& value) {
@@ -277,6 +300,43 @@ Object local_value(const Reference& reference) {
   }
 }
 
+// to_here(timeout=-1). METH_FASTCALL, as the calls of a node are.
+PyObject* to_here(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* names) {
+  const Reference* reference = nullptr;
+  std::shared_ptr<NodeCore> core;
+  try {
+    reference = &py::cast<const Reference&>(py::handle(self));
+    const Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
+    if (count + named > 1 || (named == 1 && PyUnicode_CompareWithASCIIString(
+                                                PyTuple_GET_ITEM(names, 0), "timeout") != 0)) {
+      PyErr_SetString(PyExc_TypeError, "to_here() takes a timeout, and nothing else");
+      return nullptr;
+    }
+    PyObject* const timeout = count + named == 1 ? given[0] : nullptr;
+    const bool unset = timeout && PyFloat_Check(timeout) && PyFloat_AS_DOUBLE(timeout) == -1.0;
+    if (reference->handle()->is_owner()) return local_value(*reference).release();
+    if (is_deleted(*reference)) {
+      throw Error(ErrorKind::Invalid, describe(*reference) +
+                                          " has been deleted. Cannot call to_here() on it after "
+                                          "deletion.");
+    }
+    core = reference->rref().shared_core();
+    const auto limit = unset ? std::nullopt : timeout_of(timeout);
+    return run_written(*core, {.to = reference->handle()->owner(), .timeout = limit},
+                       {wire::TargetKind::Method, {}, {}, reference->handle()})
+        .release();
+  } catch (...) {
+    set_python_error(core.get());
+    return nullptr;
+  }
+}
+
+PyMethodDef kToHere = {
+    "to_here", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(to_here)),
+    METH_FASTCALL | METH_KEYWORDS,
+    "to_here($self, timeout=-1.0)\n--\n\nA copy of the value, or the value itself on its owner. "
+    "Waits until it exists."};
+
 py::object to_python(Object object) { return py::reinterpret_steal<py::object>(object.release()); }
 
 // ------------------------------------------------------------------------------- its creation
@@ -333,29 +393,6 @@ bool confirmed_by_owner(const Reference& reference) {
   }
   const WithoutGil no_gil;
   return handle.confirmed();
-}
-
-// It was released, by the program or with the node.
-bool is_deleted(const Reference& reference) {
-  if (reference.handle()->released()) return true;
-  try {
-    return reference.rref().shared_core()->node().closed();
-  } catch (const Error&) {
-    return true;
-  }
-}
-
-std::string describe(const Reference& reference) {
-  const RefHandle& handle = *reference.handle();
-  std::ostringstream text;
-  const auto id = global_id(handle.id().on, handle.id().local);
-  if (handle.is_owner()) {
-    text << "OwnerRRef(" << id << ")";
-  } else {
-    text << "UserRRef(RRefId = " << id
-         << ", ForkId = " << global_id(handle.fork()->on, handle.fork()->local) << ")";
-  }
-  return text.str();
 }
 
 }  // namespace
@@ -488,6 +525,8 @@ void bind_reference(py::module_& module) {
       .def("__str__", &describe)
       .def("__repr__", &describe);
   reference_type = reinterpret_cast<PyTypeObject*>(type.ptr());
+  type.attr(kToHere.ml_name) =
+      py::reinterpret_steal<py::object>(PyDescr_NewMethod(reference_type, &kToHere));
 }
 
 }  // namespace hawser::bindings

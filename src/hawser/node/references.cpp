@@ -130,7 +130,7 @@ References::~References() {
 }
 
 template <class Event>
-bool References::tell(Event event) {
+bool References::tell(Event event, Post post) {
   const auto alive = out_.alive.lock();
   if (!alive) return false;
   const TimePoint now = out_.clock.now();
@@ -141,7 +141,8 @@ bool References::tell(Event event) {
     if (state->closed) return false;
     tell_of_ended(*state, now);
     event(*state, now);
-    actions = state->ledger.take_actions(now);
+    actions =
+        post == Post::Now ? state->ledger.take_actions(now) : state->ledger.take_actions_here();
     timer = next_timer(*state, now);
   }
   if (timer) {
@@ -163,16 +164,19 @@ std::optional<TimePoint> References::next_timer(State& state, TimePoint now) {
   const Deadline due = state.ledger.next_due();
   TimePoint at = due.is_never() ? TimePoint::max() : due.at();
   if (handles_alive_.load(std::memory_order_relaxed) > 0) at = std::min(at, now + kTidyInterval);
+  if (state.ledger.has_something_to_say()) at = std::min(at, now + kPostInterval);
   if (at >= state.timer_due) return std::nullopt;
   state.timer_due = at;
   return at;
 }
 
 void References::timer_fired() {
-  tell([](State& state, TimePoint now) {
-    if (state.timer_due <= now) state.timer_due = TimePoint::max();
-    state.ledger.tick(now);
-  });
+  tell(
+      [](State& state, TimePoint now) {
+        if (state.timer_due <= now) state.timer_due = TimePoint::max();
+        state.ledger.tick(now);
+      },
+      Post::Now);
 }
 
 // Those who wait for what has just happened to the fork.
@@ -608,12 +612,12 @@ void References::received(const std::string& peer, Incarnation incarnation,
 // ------------------------------------------------------------------------------- the end
 
 void References::release_all() {
-  tell([](State& state, TimePoint now) { state.ledger.release_all(now); });
+  tell([](State& state, TimePoint now) { state.ledger.release_all(now); }, Post::Now);
 }
 
 bool References::idle() {
   bool idle = true;
-  tell([&](State& state, TimePoint) { idle = state.ledger.idle(); });
+  tell([&](State& state, TimePoint) { idle = state.ledger.idle(); }, Post::Now);
   return idle;
 }
 

@@ -235,11 +235,15 @@ class References : public std::enable_shared_from_this<References> {
     Ended* next = nullptr;
   };
   static constexpr Duration kTidyInterval = std::chrono::milliseconds(20);
+  // How long records wait for others to travel with. Nobody waits for them but who shuts down.
+  static constexpr Duration kPostInterval = std::chrono::milliseconds(2);
 
   // Runs `event` on the state, under the lock, after the ledger has been told of ended handles;
   // then does what the ledger wants done. False when the node is closed.
+  // What it wants said to others waits for the next post, unless that is now.
+  enum class Post { Later, Now };
   template <class Event>
-  bool tell(Event event);
+  bool tell(Event event, Post post = Post::Later);
   // The same; throws when the node is closed.
   template <class Event>
   void ask(Event event);

@@ -56,6 +56,8 @@ class Courier {
   // What is to be sent now, as Send. After every event.
   void collect(TimePoint now, Actions& out);
 
+  // Whether collect() would find something.
+  bool has_something_to_say() const { return !touched_.empty(); }
   std::size_t unacknowledged() const;
   bool has_mail_for(std::string_view name) const;
 

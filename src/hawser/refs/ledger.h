@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hawser/refs/desk.h"
@@ -105,6 +106,10 @@ class Ledger {
 
   // What is to be done. After every event or batch of events.
   Actions take_actions(TimePoint now);
+  // The same, but for what is to be said to others, which may wait: the more is said at once, the
+  // fewer messages it takes.
+  Actions take_actions_here() { return std::exchange(desk_.actions, {}); }
+  bool has_something_to_say() const { return desk_.courier.has_something_to_say(); }
 
   // ------ shutting down, and looking ------
   // Lets go of every fork of a value elsewhere.

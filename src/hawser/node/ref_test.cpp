@@ -156,16 +156,16 @@ TEST_P(ThreeNodes, ReferencesTravelInArgumentsResultsAndContainers) {
 // REF-4, and pipelining: nothing waits until somebody needs the value.
 TEST_P(ThreeNodes, AReferenceIsUsedAndGivenOnBeforeItsValueExists) {
   const Ref<Counter> counter = a_.remote<Counter>("b", "slow", 5);
-  const auto added = counter.call<std::int64_t>("add", 2);
+  const auto value = counter.call<std::int64_t>("value");
   const Ref<Counter> clone = counter.remote<Counter>("clone");
   const auto elsewhere =
       a_.call<std::int64_t>("c", "sum_of", std::vector<Ref<Counter>>{counter, counter});
-  EXPECT_FALSE(added.done());
+  EXPECT_FALSE(value.done());
   EXPECT_FALSE(counter.confirmed());
   go_on_.count_down();
-  EXPECT_EQ(added.get(), 7);
-  EXPECT_EQ(elsewhere.get(), 14);
-  EXPECT_EQ(clone.call<std::int64_t>("value").get(), 7);
+  EXPECT_EQ(value.get(), 5);
+  EXPECT_EQ(elsewhere.get(), 10);
+  EXPECT_EQ(clone.call<std::int64_t>("value").get(), 5);
 }
 
 TEST_P(ThreeNodes, TheErrorOfAFunctionIsThatOfItsValueAndTravelsAlongTheChain) {

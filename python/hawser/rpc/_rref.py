@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -107,14 +108,26 @@ def _delete_all_user_and_unforked_owner_rrefs(
             logger.warning("still referenced: %s", line)
 
 
+def await_creations(agent: Any, deadline: float | None) -> None:
+    """Returns when every value that this process has asked for is there, or has failed."""
+    while agent._node.count_refs()["creating"]:
+        if deadline is not None and time.monotonic() > deadline:
+            return  # the barrier that follows says who is late
+        time.sleep(0.001)
+
+
+def note_leaks(agent: Any) -> None:
+    """Remembers which values others hold references to, for `_destroy_rref_context`."""
+    refs = agent._node.refs()
+    agent._leaks = [ref for ref in refs if ref["mine"] and ref["holders"]]
+
+
 def _destroy_rref_context(ignoreRRefLeak: bool) -> None:
-    """Raises if others still hold references to values here, unless that is to be ignored."""
+    """Raises if others still held references to values here when all were about to leave, unless
+    that is to be ignored."""
     if not _is_current_rpc_agent_set():
         return
-    node = _get_current_rpc_agent()._node
-    if node.closed:
-        return
-    leaks = [ref for ref in node.refs() if ref["mine"] and ref["holders"]]
+    leaks = getattr(_get_current_rpc_agent(), "_leaks", [])
     if not leaks:
         return
     text = "Leaking RRef " + "; ".join(

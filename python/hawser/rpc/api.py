@@ -21,7 +21,7 @@ import torch
 from torch.futures import Future
 
 from .. import errors
-from . import _agent
+from . import _agent, _rref
 from ._agent import (
     _get_current_rpc_agent,
     _is_current_rpc_agent_set,
@@ -553,8 +553,12 @@ def shutdown(graceful: bool = True, timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -
 
 def _end_together(agent: Any, timeout: float) -> None:
     deadline = time.monotonic() + timeout if timeout else None
+    # Before the first one leaves, and takes along what it holds: whatever anybody has created is
+    # there when all have come to the barrier, and nobody leaves before all have passed it.
+    _rref.await_creations(agent, deadline)
     _wait_all_workers(timeout)
     _delete_all_user_and_unforked_owner_rrefs()
+    _rref.note_leaks(agent)
     left = max(0.001, deadline - time.monotonic()) if deadline is not None else 0
     agent.join(shutdown=True, timeout=left)
 

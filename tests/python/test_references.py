@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import pickle
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import peers
@@ -36,6 +39,14 @@ def value_of(ref: Any) -> Any:
 
 def slow(value: Any) -> Any:
     time.sleep(0.3)
+    return value
+
+
+def gated(gate: str, value: Any) -> Any:
+    """Returns once there is a file of that name."""
+    deadline = time.monotonic() + 20
+    while not os.path.exists(gate) and time.monotonic() < deadline:
+        time.sleep(0.001)
     return value
 
 
@@ -95,13 +106,15 @@ def test_references_travel_in_arguments_results_and_pickles(world: hawser.Node) 
         pickle.dumps(theirs)
 
 
-def test_what_needs_the_value_waits_for_it_where_it_will_be(world: hawser.Node) -> None:
-    began = time.monotonic()
-    first = world.remote("peer", slow, 1)
+def test_what_needs_the_value_waits_for_it_where_it_will_be(
+    world: hawser.Node, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    first = world.remote("peer", gated, str(gate), 1)
     second = world.remote("other", plus_one, first)
     third = world.remote("peer", plus_one, second)
     fourth = world.remote("other", plus_one, third)
-    assert time.monotonic() - began < 0.25  # nobody has waited yet
+    gate.touch()  # until now there was no value, and nobody here has waited for one
     assert fourth.to_here() == 4
 
 
@@ -117,7 +130,8 @@ def test_errors_are_those_of_the_function_at_the_end_of_a_chain_too(world: hawse
         last.to_here()
     shown = str(raised.value.__cause__)
     assert "plus_one" in shown and "peer" in shown
-    assert isinstance(world.remote("peer", "no such function")._get_future().wait(), type(None))
+    # That it fails is the value's business: it was created, in a sense.
+    assert world.remote("peer", "no such function")._get_future().wait() is None
 
 
 def test_a_creation_that_takes_too_long_ends_what_waits_for_it(world: hawser.Node) -> None:
@@ -208,3 +222,22 @@ def test_trust_functions_reads_references_but_no_pickles() -> None:
         assert number.to_here() == 3
         with pytest.raises(hawser.Refused):
             node.remote("peer", peers.Counter, 1).to_here()
+
+
+def test_who_waits_for_a_value_is_told_when_the_node_closes(tmp_path: Path) -> None:
+    with peers.world() as node:
+        never = node.remote(node.name, gated, str(tmp_path / "gate"), 1)
+        ended: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                never.local_value()
+            except hawser.Error as error:
+                ended.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        node.close(patience=0.1)
+        waiting.join(10)
+        (tmp_path / "gate").touch()
+        assert not waiting.is_alive() and len(ended) == 1

@@ -73,12 +73,10 @@ class TorchRRef final : public rpc::RRef {
   bool confirmedByOwner() const override { return handle_->confirmed(); }
   std::string ownerName() const override { return handle_->owner(); }
   rpc::worker_id_t owner() const override {
-    const auto rank = core().rank_of(handle_->owner());
-    return static_cast<rpc::worker_id_t>(rank);
+    return static_cast<rpc::worker_id_t>(shared_core()->rank_of(handle_->owner()));
   }
 
   const std::shared_ptr<RefHandle>& handle() const { return handle_; }
-  NodeCore& core() const { return *shared_core(); }
   std::shared_ptr<NodeCore> shared_core() const {
     auto core = core_.lock();
     if (!core) throw Error(ErrorKind::Invalid, "the node of this reference is closed");
@@ -359,13 +357,17 @@ py::object creation_future(Reference& reference) {
 
 // ------------------------------------------------------------------------------- pickling
 
-py::tuple reduce(const Reference& reference, const py::object& read) {
+std::size_t pickled_index(const Reference& reference) {
   SentReferences* const table = SentReferences::current();
   if (!table) {
     throw std::runtime_error(
         "Can not pickle rref in python pickler, rref can only be pickled when using RPC");
   }
-  return py::make_tuple(read, py::make_tuple(table->add(reference.handle())));
+  return table->add(reference.handle());
+}
+
+py::tuple reduce(const Reference& reference, const py::object& read) {
+  return py::make_tuple(read, py::make_tuple(pickled_index(reference)));
 }
 
 py::object unreduce(std::size_t index) {
@@ -510,16 +512,7 @@ void bind_reference(py::module_& module) {
              return py::make_tuple(refs::rank_of(handle.id().on), handle.id().local,
                                    refs::rank_of(fork.on), fork.local);
            })
-      .def("_pickled_index",
-           [](const Reference& self) -> std::size_t {
-             SentReferences* const table = SentReferences::current();
-             if (!table) {
-               throw std::runtime_error(
-                   "Can not pickle rref in python pickler, rref can only be pickled when using "
-                   "RPC");
-             }
-             return table->add(self.handle());
-           })
+      .def("_pickled_index", &pickled_index)
       .def("__reduce__", [read](const Reference& self) { return reduce(self, read); })
       .def("__reduce_ex__", [read](const Reference& self, int) { return reduce(self, read); })
       .def("__str__", &describe)

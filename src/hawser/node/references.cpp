@@ -363,20 +363,6 @@ void References::when_there(const RefHandle& handle, UniqueFunction<void(Found)>
   wait_for(handle.id(), std::move(then), nullptr);
 }
 
-std::optional<Found> References::find(const RefHandle& handle) {
-  std::optional<Found> out;
-  ask([&](State& state, TimePoint now) {
-    const refs::Waiter nobody{state.next_number++};
-    const refs::Finding finding = state.ledger.wait(handle.id(), nobody, now);
-    if (finding == refs::Finding::Pending) {
-      state.ledger.stop_waiting(handle.id(), nobody, now);
-    } else {
-      out = found(state, handle.id(), finding);
-    }
-  });
-  return out;
-}
-
 Found References::found(const State& state, const refs::RefId& id, refs::Finding finding) const {
   const auto known = state.values.find(id);
   if (finding == refs::Finding::Ready && known != state.values.end()) {
@@ -630,11 +616,19 @@ std::vector<std::string> References::describe_leaks() {
 void References::close() {
   decltype(State::values) values;
   decltype(State::waiting) waiting;
-  auto state = state_.lock();
-  state->closed = true;
-  values.swap(state->values);
-  waiting.swap(state->waiting);
-  state.unlock();  // and the values die after it
+  decltype(State::handles) handles;
+  {
+    auto state = state_.lock();
+    state->closed = true;
+    values.swap(state->values);
+    waiting.swap(state->waiting);
+    handles.swap(state->handles);
+  }
+  // Nobody is left waiting for what will not come.
+  for (auto& [number, then] : waiting) then(refs::Finding::Gone);
+  for (const auto& [fork, handle] : handles) {
+    for (const auto& event : handle.waiting) event->set();
+  }
 }
 
 std::vector<RefReport> References::report() {

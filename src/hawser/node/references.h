@@ -145,8 +145,6 @@ class References : public std::enable_shared_from_this<References> {
   // Of a value of this node: `then` is called with it, or with its failure, at once or later on the
   // scheduler.
   void when_there(const RefHandle& handle, UniqueFunction<void(Found)> then);
-  // What it is now; nothing while there is no value yet.
-  std::optional<Found> find(const RefHandle& handle);
 
   // ------ for messages ------
   // Makes tickets of the references in a payload for that node. Throws when one cannot be used;

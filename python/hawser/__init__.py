@@ -23,6 +23,7 @@ if torch.__version__.split("+")[0] != TORCH_VERSION:
         "Rebuild it against that: pip install --no-build-isolation --force-reinstall <hawser's source>"
     )
 
+from hawser import autograd
 from hawser._native import Future, __version__
 from hawser.errors import (
     Cancelled,
@@ -50,6 +51,7 @@ __all__ = [
     "RemoteError",
     "Timeout",
     "__version__",
+    "autograd",
     "by_value",
     "current_call",
     "deadline",

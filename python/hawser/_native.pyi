@@ -1,6 +1,7 @@
 """The compiled part of hawser: nodes, calls and futures."""
 
 from collections.abc import Callable, Generator, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
@@ -130,6 +131,26 @@ class Node:
         """Serves on until every member of a static world has called it or is lost, then closes."""
     def close(self, patience: float = 5.0) -> bool: ...
     def inspect(self) -> dict[str, Any]: ...
+
+    # --- distributed autograd: see hawser.autograd ---
+
+    def create_context(self) -> int: ...
+    def release_context(self, context: int) -> bool:
+        """False when this node is not in it."""
+    def is_in_context(self, context: int) -> bool: ...
+    def backward(
+        self,
+        context: int,
+        roots: list[torch.Tensor],
+        retain_graph: bool = False,
+        timeout: float | None = None,
+        mode: str = "smart",
+    ) -> None: ...
+    def gradients(self, context: int) -> dict[torch.Tensor, torch.Tensor]: ...
+    def context_report(self, context: int) -> dict[str, Any]:
+        """id, creator, known (names of nodes), sends and recvs (message id to function)."""
+    def count_autograd(self) -> dict[str, int]:
+        """Contexts that this node is in, and passes that it takes part in."""
     def inspect_text(self) -> str: ...
     def set_call_timeout(self, seconds: float) -> None:
         """Of later calls that are given none; 0 for no limit."""
@@ -218,6 +239,14 @@ class CallInfo:
         """Called once, on a thread of the node, if the caller no longer wants the answer."""
 
 def current_call() -> CallInfo | None: ...
+def current_context() -> int | None:
+    """The autograd context of the asyncio task that runs, else of the thread."""
+
+def set_current_context(context: int | None) -> None:
+    """Of the thread."""
+
+task_context: ContextVar[int | None]
+
 def measure_gil_waits(enabled: bool) -> None:
     """While on, inspect()["gil_wait_us"] is how long threads waited for the interpreter lock."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hawser import _native
 from hawser._native import CallInfo
 
 
@@ -57,14 +58,17 @@ def run(coroutine: Coroutine[Any, Any, Any], call: CallInfo) -> torch.futures.Fu
     """Starts the coroutine; its result, or what it raises, settles the future.
 
     It is cancelled when the call is: by its caller, by its deadline, or because the caller is gone.
-    Calls that it makes are limited by what is left of the call's time.
+    Calls that it makes are limited by what is left of the call's time, and belong to its autograd
+    context.
     """
     from hawser.node import deadline
 
     result: torch.futures.Future[Any] = torch.futures.Future()
     loop = _loop.get()
+    autograd_context = _native.current_context()
 
     async def settle() -> None:
+        _native.task_context.set(autograd_context)
         try:
             remaining = call.remaining
             if remaining is None:

@@ -4,13 +4,13 @@
     python -m hawser.dropin -m module arguments                    python -m module arguments
     python -m hawser.dropin -c code arguments                      python -c code arguments
 
-The program, and every Python process below it, finds hawser.rpc where torch.distributed.rpc was. Or,
+The program, and every Python process below it, finds hawser.rpc where torch.distributed.rpc was, and
+hawser.rpc.dist_autograd where torch.distributed.autograd was. Or,
 in the program itself, before it imports torch.distributed.rpc:
 
     import hawser.dropin
     hawser.dropin.install()
 
-torch.distributed.autograd is still torch's own.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _EARLIER_COPIES = (
     ("torch.distributed.nn.api.remote_module", "rpc", ""),
     ("torch.distributed.optim.optimizer", "rpc", ""),
     ("torch.distributed.optim.optimizer", "RRef", "RRef"),
+    ("torch.distributed.optim.optimizer", "dist_autograd", "dist_autograd"),
     ("torch.distributed._shard.sharded_tensor.api", "rpc", ""),
     ("torch.distributed._shard.sharded_tensor.utils", "rpc", ""),
 )
@@ -71,6 +72,7 @@ def install() -> None:
         _replace(f"torch.distributed.rpc.{name}", importlib.import_module(f"hawser.rpc.{name}"))
     _replace("torch._C._distributed_rpc", importlib.import_module("hawser.rpc._c_api"))
     _replace("torch._C._distributed_rpc_testing", importlib.import_module("hawser.rpc._testing"))
+    _replace("torch.distributed.autograd", hawser.rpc.dist_autograd)
     _rebind_earlier_copies(hawser.rpc)
     for kind, reducer in reducers.items():
         hawser.rpc.internal._internal_rpc_pickler._register_reducer(kind, reducer)

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from hawser import _native
+
 _COUNT_BYTES = 4  # before the pickle: how many of the tensors, the last ones, are buffers of it
 _SMALLEST_BUFFER = 16 * 1024  # smaller ones are copied into the pickle
 
@@ -54,11 +56,26 @@ class _Reader(pickle.Unpickler):
         return self._tensors[pid]
 
 
+def reduce_parameter(parameter: torch.nn.Parameter) -> tuple[Any, ...]:
+    """Pickled as torch does it, a parameter would leave the graph of autograd without a word."""
+    if parameter.requires_grad and _native.current_context() is not None:
+        return _received_parameter, (parameter.as_subclass(torch.Tensor),)
+    return parameter.__reduce_ex__(5)  # type: ignore[no-untyped-call]
+
+
+def _received_parameter(tensor: torch.Tensor) -> torch.Tensor:
+    """A parameter is a leaf. What has a history is the tensor that the sender's parameter was."""
+    if tensor.grad_fn is not None:
+        return tensor
+    return torch.nn.Parameter(tensor.detach(), tensor.requires_grad)
+
+
 class Pickler:
     """Hawser's own. Classes can be given reducers of their own; everything else is as in pickle."""
 
     def __init__(self) -> None:
         self._reducers: dict[type, Reducer] = dict(copyreg.dispatch_table)
+        self._reducers[torch.nn.Parameter] = reduce_parameter
 
     def register_reducer(self, cls: type, reduce: Reducer) -> None:
         """`reduce(obj)` returns what `__reduce__` would."""

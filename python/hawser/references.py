@@ -16,6 +16,8 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import torch
+
 from hawser import _native
 from hawser._native import Method, PyRRef
 from hawser.errors import Invalid
@@ -135,6 +137,27 @@ def _owner(self: PyRRef) -> Any:
     return WorkerInfo(name, self._node.rank_of(name))
 
 
+def _backward(self: PyRRef, dist_autograd_ctx_id: int = -1, retain_graph: bool = False) -> None:
+    """Runs backward from the value, a scalar tensor, on its owner: in that autograd context, or, on
+    the owner itself and without one, as `value.backward()`."""
+    if not self.is_owner():
+        if dist_autograd_ctx_id == -1:
+            raise RuntimeError("User RRefs require 'dist_autograd_ctx_id' to be specified")
+        args = (self, dist_autograd_ctx_id, retain_graph)
+        self._node.call(self.owner_name(), _backward, args, timeout=0)
+        return
+    value = self._local_value()
+    if not isinstance(value, torch.Tensor):
+        raise RuntimeError("RRef should contain a tensor for .backward()")
+    if dist_autograd_ctx_id != -1:
+        self._node.backward(dist_autograd_ctx_id, [value], retain_graph)
+        return
+    if not value.requires_grad:
+        # torch's own words, which it has for a list of roots.
+        raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
+    value.backward(retain_graph=retain_graph)
+
+
 def _await(self: PyRRef) -> Generator[Any, None, Any]:
     value = yield from self._node.start(self.owner_name(), Method(self, "")).__await__()
     return self._local_value() if self.is_owner() else value
@@ -146,6 +169,7 @@ for _name, _method in {
     "remote": _remote,
     "local_value": _local_value,
     "owner": _owner,
+    "backward": _backward,
     "__await__": _await,
 }.items():
     _method.__name__ = _name

@@ -69,7 +69,8 @@ class SimNode final : public agent::Workshop, public agent::RequestHandler {
   void handle(std::shared_ptr<agent::IncomingCall> call) override;
   agent::Preparation prepare(wire::ReceivedCall& call,
                              const transport::PeerIdentity& from) override;
-  void references_received(wire::ReceivedPayload&) override {}
+  void answer_received(wire::ReceivedPayload&, wire::Notes&,
+                       const transport::PeerIdentity&) override {}
 
  private:
   struct Watched {

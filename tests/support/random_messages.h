@@ -23,7 +23,7 @@ class RandomMessages {
                                                       "__torch__.my_module.forward"};
     wire::Call call;
     call.id = CallId(number());
-    call.target = static_cast<wire::TargetKind>(below(5));
+    call.target = static_cast<wire::TargetKind>(below(6));
     if (call.target == wire::TargetKind::Method) call.subject = ref_name();
     call.function = kFunctions[below(4)];
     call.budget_us = number();
@@ -220,6 +220,10 @@ class RandomMessages {
       notes.autograd.emplace();
       notes.autograd->context = number();
       notes.autograd->message = number();
+      if (coin()) {
+        notes.autograd->creator = text();
+        notes.autograd->creator_incarnation = number();
+      }
     }
     if (coin()) notes.trace = trace();
     if (coin()) {

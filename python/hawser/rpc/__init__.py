@@ -18,11 +18,19 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-import torch.distributed.autograd as dist_autograd
 from torch._C._distributed_c10d import Store
 
 from .._native import RpcBackendOptions, _TensorPipeRpcBackendOptionsBase
-from . import _agent, _later, api, backend_registry, constants, functions, internal, options
+from . import (
+    _agent,
+    api,
+    backend_registry,
+    constants,
+    dist_autograd,
+    functions,
+    internal,
+    options,
+)
 from ._agent import (
     RpcAgent,
     TensorPipeAgent,
@@ -154,7 +162,7 @@ def init_rpc(
     store = _worlds_store(store, static=bool(world_size))
 
     # Autograd first: as soon as the agent is there, others may call functions that use it.
-    _later.init_autograd(dist_autograd, rank)
+    dist_autograd._init(rank)
     _set_profiler_node_id(rank)
     _init_rpc_backend(backend, store, name, rank, world_size, rpc_backend_options)
     global _init_counter

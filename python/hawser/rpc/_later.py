@@ -1,4 +1,4 @@
-"""Stand-ins for what is not there yet: distributed autograd, profiling, scripts.
+"""Stand-ins for what is not there yet: profiling, scripts.
 
 Everything that a later change replaces is here and nowhere else. What init_rpc and shutdown call
 does nothing; what a program would call raises NotImplementedError.
@@ -24,18 +24,6 @@ def _enable_jit_rref_pickle() -> None:
 
 def _disable_jit_rref_pickle() -> None:
     raise _not_yet("references in scripts")
-
-
-# --- distributed autograd ---
-
-
-def init_autograd(dist_autograd: Any, rank: int) -> None:
-    """Tells autograd the rank. torch's own accepts one rank for the life of the process."""
-    try:
-        dist_autograd._init(rank)
-    except RuntimeError as error:
-        if "already initialized" not in str(error):
-            raise
 
 
 # --- profiling ---

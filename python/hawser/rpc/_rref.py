@@ -67,27 +67,11 @@ def _set_profiling_future(self: PyRRef, profilingFuture: Any) -> None:
     self._profiling_future = profilingFuture
 
 
-def _backward(self: PyRRef, dist_autograd_ctx_id: int = -1, retain_graph: bool = False) -> None:
-    """Runs backward from the value, which is a scalar tensor."""
-    if dist_autograd_ctx_id != -1:
-        raise NotImplementedError("hawser.rpc does not have distributed autograd yet")
-    if not self.is_owner():
-        raise RuntimeError("User RRefs require 'dist_autograd_ctx_id' to be specified")
-    value = self.local_value()
-    if not isinstance(value, torch.Tensor):
-        raise RuntimeError("RRef should contain a tensor for .backward()")
-    if not value.requires_grad:
-        # torch's own words, which it has for a list of roots.
-        raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
-    value.backward(retain_graph=retain_graph)
-
-
 for _name, _method in {
     "_get_type": _get_type,
     "_serialize": _serialize,
     "_get_profiling_future": _get_profiling_future,
     "_set_profiling_future": _set_profiling_future,
-    "backward": _backward,
 }.items():
     _method.__name__ = _name
     setattr(PyRRef, _name, _method)

@@ -63,6 +63,7 @@ class _InternalRPCPickler:
     def __init__(self) -> None:
         self._dispatch_table: dict[type, Reducer] = dict(copyreg.dispatch_table)
         self._dispatch_table[torch.Tensor] = self._tensor_reducer
+        self._dispatch_table[torch.nn.Parameter] = pickling.reduce_parameter
         self._class_reducer_dict: dict[type, Reducer] = {}
 
     def _register_reducer(self, obj_class: type, reducer: Reducer) -> None:

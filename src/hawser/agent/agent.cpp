@@ -68,6 +68,7 @@ CallHandle Agent::request(Request&& request, AnswerHandler&& on_answer) {
                        .deadline = request.deadline,
                        .budget = request.budget,
                        .bytes = payload_bytes(request.message.payload),
+                       .only_to = request.only_to,
                        .on_answer = std::move(on_answer)};
   const auto& to = peer(request.to);
   CallHandle handle;

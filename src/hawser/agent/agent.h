@@ -62,6 +62,7 @@ struct Request {
   TimePoint started;   // now, but for what it took to get here
   Deadline deadline;
   Duration budget = Duration::max();  // as the caller gave it, for messages
+  Incarnation only_to{};              // zero: whoever has the name
 };
 
 struct PeerReport {

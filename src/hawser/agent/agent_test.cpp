@@ -111,7 +111,8 @@ class TestNode final : public Workshop, public RequestHandler {
   std::shared_ptr<void> keep_alive() override { return nullptr; }
   // RequestHandler
   Preparation prepare(wire::ReceivedCall&, const transport::PeerIdentity&) override { return {}; }
-  void references_received(wire::ReceivedPayload&) override {}
+  void answer_received(wire::ReceivedPayload&, wire::Notes&,
+                       const transport::PeerIdentity&) override {}
   void handle(std::shared_ptr<IncomingCall> incoming) override {
     if (answers_at_once) incoming->reply({});
     served.push_back(std::move(incoming));

@@ -34,6 +34,7 @@ struct OutstandingCall {
   Deadline deadline;
   Duration budget = Duration::max();  // as given by the caller, for messages
   std::size_t bytes = 0;              // of its payload, for flow control
+  Incarnation only_to{};              // zero: whoever has the name
   AnswerHandler on_answer;
 };
 

@@ -18,9 +18,12 @@ class IncomingCall;
 
 // What is known about a request before it runs.
 struct Preparation {
-  std::shared_ptr<void> target;      // whatever the handler wants to find again in handle()
+  std::shared_ptr<void> target{};    // whatever the handler wants to find again in handle()
   bool brief = false;                // known to return within microseconds
   std::shared_ptr<void> attached{};  // dies with the call
+  // To be handled on the thread that received it, and never refused for load: messages of
+  // protocols that others wait for.
+  bool at_once = false;
 };
 
 // Who sent a request.
@@ -35,9 +38,10 @@ class RequestHandler {
   virtual ~RequestHandler() = default;
   // On the thread that received the request: must be quick, and not run user code.
   virtual Preparation prepare(wire::ReceivedCall& call, const transport::PeerIdentity& from) = 0;
-  // An answer with references in it has been received; likewise, and whether or not anybody still
-  // wants the answer.
-  virtual void references_received(wire::ReceivedPayload& payload) = 0;
+  // An answer with references or with a note of autograd has been received; likewise, and whether
+  // or not anybody still wants the answer.
+  virtual void answer_received(wire::ReceivedPayload& payload, wire::Notes& notes,
+                               const transport::PeerIdentity& from) = 0;
   // On a hand of the crew: runs user code. Answers through `call`, now or later, from any thread.
   virtual void handle(std::shared_ptr<IncomingCall> call) = 0;
 };

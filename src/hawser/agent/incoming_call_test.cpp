@@ -31,7 +31,8 @@ class KeepingHandler final : public RequestHandler {
  public:
   void handle(std::shared_ptr<IncomingCall> call) override { handled.push_back(std::move(call)); }
   Preparation prepare(wire::ReceivedCall&, const transport::PeerIdentity&) override { return {}; }
-  void references_received(wire::ReceivedPayload&) override {}
+  void answer_received(wire::ReceivedPayload&, wire::Notes&,
+                       const transport::PeerIdentity&) override {}
 
   std::vector<std::shared_ptr<IncomingCall>> handled;
 };

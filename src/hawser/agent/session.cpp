@@ -60,6 +60,9 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
     auto tables = tables_.lock();
     if (tables->closed) {
       refusal = tables->closed;
+    } else if (call.only_to != Incarnation{} && call.only_to != peer().incarnation) {
+      refusal.emplace(ErrorKind::PeerLost, "'" + peer().name + "' has been replaced",
+                      ErrorDetails{.node = peer().name, .incarnation = number(call.only_to)});
     } else if (too_much) {
       refusal.emplace(ErrorKind::Overloaded, "max_bytes_queued_per_peer (" +
                                                  std::to_string(limits_.max_bytes_queued_per_peer) +
@@ -150,7 +153,9 @@ std::shared_ptr<transport::Task> Session::on_frame(wire::InFrame frame) {
           [&](wire::ReceivedCall& call) { return accept_call(std::move(frame), std::move(call)); },
           [&](wire::ReceivedReply& reply) -> std::shared_ptr<transport::Task> {
             const CallId id = reply.id;
-            if (!reply.payload.references.empty()) handler_.references_received(reply.payload);
+            if (!reply.payload.references.empty() || reply.notes.autograd) {
+              handler_.answer_received(reply.payload, reply.notes, peer());
+            }
             Answer answer;
             answer.frame = std::move(frame);
             answer.payload = std::move(reply.payload);
@@ -160,7 +165,10 @@ std::shared_ptr<transport::Task> Session::on_frame(wire::InFrame frame) {
           },
           [&](wire::ReceivedFailure& failure) -> std::shared_ptr<transport::Task> {
             const CallId id = failure.id;
-            if (!failure.payload.references.empty()) handler_.references_received(failure.payload);
+            wire::Notes notes;  // a failure has none
+            if (!failure.payload.references.empty()) {
+              handler_.answer_received(failure.payload, notes, peer());
+            }
             Answer answer;
             answer.frame = std::move(frame);
             answer.payload = std::move(failure.payload);
@@ -199,13 +207,14 @@ std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame&& frame,
                                std::min<std::uint64_t>(call.budget_us, INT64_MAX / 2000))));
   const CallId id = call.id;
   Preparation preparation = handler_.prepare(call, peer());
+  const bool at_once = preparation.at_once;
   auto incoming = std::make_shared<IncomingCall>(
       std::move(frame), std::move(call), Caller{peer().name, peer().incarnation}, deadline,
       shared_from_this(), handler_, std::move(preparation));
   bool known = false, full = false;
   {
     auto tables = tables_.lock();
-    full = tables->incoming.size() >= limits_.max_calls_per_peer;
+    full = !at_once && tables->incoming.size() >= limits_.max_calls_per_peer;
     if (!full)
       known = !tables->incoming.emplace(number(id), Serving{incoming, now, deadline}).second;
     if (!full && !known) ++tables->calls_received;
@@ -222,6 +231,10 @@ std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame&& frame,
     return nullptr;
   }
   if (!HAWSER_FAULT(kForgetDeadline)) events_.watch_deadline(deadline);
+  if (at_once) {
+    handler_.handle(std::move(incoming));
+    return nullptr;
+  }
   return incoming;
 }
 

@@ -65,7 +65,8 @@ class RecordingEvents final : public SessionEvents {
 class KeepingHandler final : public RequestHandler {
  public:
   Preparation prepare(wire::ReceivedCall&, const transport::PeerIdentity&) override { return {}; }
-  void references_received(wire::ReceivedPayload&) override {}
+  void answer_received(wire::ReceivedPayload&, wire::Notes&,
+                       const transport::PeerIdentity&) override {}
   void handle(std::shared_ptr<IncomingCall> call) override { calls.push_back(std::move(call)); }
 
   std::vector<std::shared_ptr<IncomingCall>> calls;

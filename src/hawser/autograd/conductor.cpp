@@ -61,7 +61,7 @@ std::optional<ContextReport> Conductor::context(ContextId context, TimePoint now
 
 Result<PassId> Conductor::backward(ContextId id, Mode mode, bool retain_graph, Deadline deadline,
                                    TimePoint now) {
-  const Context* context = contexts_.find(id);
+  const Membership* context = contexts_.find(id);
   if (!context) {
     return Error(ErrorKind::Invalid,
                  "Could not find autograd context with id: " + std::to_string(number(id)),
@@ -123,7 +123,7 @@ Pass* Conductor::find_or_join(const PassHeader& header, Incoming call, TimePoint
                                   "began the backward pass, and is lost"));
     return nullptr;
   }
-  const Context* context = contexts_.find(header.context);
+  const Membership* context = contexts_.find(header.context);
   if (!context) {
     const bool released = contexts_.was_released(header.context);
     desk_.answer(call, Error(released ? ErrorKind::Cancelled : ErrorKind::Invalid,

@@ -85,6 +85,8 @@ class Conductor {
   Actions take_actions(TimePoint now);
 
   // ------ looking ------
+  // Something is to be said to that peer, or was heard from it, in a context that is not over.
+  bool concerns(std::string_view peer) const { return contexts_.concerns(peer); }
   // In no context and no pass, and nothing left to be said.
   bool idle() const;
   std::vector<ContextReport> contexts(TimePoint now) const { return contexts_.report(now); }

@@ -11,21 +11,21 @@ namespace hawser::autograd {
 
 ContextId Contexts::create(TimePoint now) {
   const auto id = desk_.numbers.next<ContextId>();
-  contexts_.emplace(id, Context{.creator = desk_.self.party(), .since = now});
+  contexts_.emplace(id, Membership{.creator = desk_.self.party(), .since = now});
   return id;
 }
 
 std::optional<Note> Contexts::record_send(ContextId id, const Party& to, bool with_function) {
-  Context* context = look_up(id);
+  Membership* context = look_up(id);
   if (!context) return std::nullopt;
   const auto message = desk_.numbers.next<MessageId>();
   meet(*context, to);
-  if (with_function) context->sends.emplace(message, Context::SendFunction{});
+  if (with_function) context->sends.emplace(message, Membership::SendFunction{});
   return Note{id, message, context->creator};
 }
 
 void Contexts::send_failed(ContextId id, MessageId message, bool left) {
-  Context* context = look_up(id);
+  Membership* context = look_up(id);
   if (!context) return;
   const auto at = context->sends.find(message);
   if (at == context->sends.end()) return;
@@ -38,7 +38,7 @@ void Contexts::send_failed(ContextId id, MessageId message, bool left) {
 
 bool Contexts::record_recv(const Note& note, const Party& from, bool with_function,
                            const Lives& lives, TimePoint now) {
-  Context* context = look_up(note.context);
+  Membership* context = look_up(note.context);
   if (!context) {
     // Of its own contexts a node knows those that exist; those of its earlier lives are over.
     const bool over = note.creator.name == desk_.self.name || lives.is_over(note.creator) ||
@@ -47,7 +47,7 @@ bool Contexts::record_recv(const Note& note, const Party& from, bool with_functi
     const TimePoint ask_at = now + desk_.options.ask_after;
     context = &contexts_
                    .emplace(note.context,
-                            Context{.creator = note.creator, .since = now, .ask_at = ask_at})
+                            Membership{.creator = note.creator, .since = now, .ask_at = ask_at})
                    .first->second;
     next_ask_ = std::min(next_ask_, Deadline(ask_at));
   }
@@ -56,7 +56,7 @@ bool Contexts::record_recv(const Note& note, const Party& from, bool with_functi
   return true;
 }
 
-void Contexts::meet(Context& context, const Party& peer) {
+void Contexts::meet(Membership& context, const Party& peer) {
   if (peer.name == desk_.self.name) return;
   Incarnation& latest = context.known[peer.name];
   latest = std::max(latest, peer.incarnation);
@@ -112,13 +112,13 @@ std::vector<ContextId> Contexts::answered(const Desk::ToInquire& errand,
                                           const Result<Reply>& reply) {
   if (reply.ok()) {
     for (const ContextId id : errand.contexts) {
-      if (Context* context = look_up(id)) context->asked_in_vain = 0;
+      if (Membership* context = look_up(id)) context->asked_in_vain = 0;
     }
     return reply.value().gone;
   }
   std::vector<ContextId> given_up;
   for (const ContextId id : errand.contexts) {
-    Context* context = look_up(id);
+    Membership* context = look_up(id);
     if (context && ++context->asked_in_vain >= desk_.options.asks_in_vain) given_up.push_back(id);
   }
   return given_up;
@@ -145,18 +145,25 @@ void Contexts::tick(TimePoint now) {
 
 // ------------------------------------------------------------------------------- looking
 
-Context* Contexts::look_up(ContextId id) {
+Membership* Contexts::look_up(ContextId id) {
   const auto at = contexts_.find(id);
   return at == contexts_.end() ? nullptr : &at->second;
 }
 
-const Context* Contexts::find(ContextId id) const {
+const Membership* Contexts::find(ContextId id) const {
   const auto at = contexts_.find(id);
   return at == contexts_.end() ? nullptr : &at->second;
+}
+
+bool Contexts::concerns(std::string_view peer) const {
+  return releases_.concerns(peer) ||
+         std::any_of(contexts_.begin(), contexts_.end(), [&](const auto& entry) {
+           return entry.second.creator.name == peer || entry.second.known.contains(peer);
+         });
 }
 
 ContextReport Contexts::report(ContextId id, TimePoint now) const {
-  const Context& context = contexts_.at(id);
+  const Membership& context = contexts_.at(id);
   ContextReport report{.id = id,
                        .creator = context.creator,
                        .known = {},

@@ -14,7 +14,7 @@
 namespace hawser::autograd {
 
 // What one node knows of one context.
-struct Context {
+struct Membership {
   struct SendFunction {
     bool call_failed = false;  // its receiver may never have got it
   };
@@ -75,19 +75,20 @@ class Contexts {
   void tick(TimePoint now);
   Deadline next_due() const { return std::min(next_ask_, releases_.next_due()); }
 
-  const Context* find(ContextId context) const;
+  const Membership* find(ContextId context) const;
   bool was_released(ContextId context) const { return dead_.contains(context); }
   bool idle() const { return contexts_.empty() && releases_.empty(); }
+  bool concerns(std::string_view peer) const;
   ContextReport report(ContextId context, TimePoint now) const;
   std::vector<ContextReport> report(TimePoint now) const;
 
  private:
-  Context* look_up(ContextId context);
-  bool is_mine(const Context& context) const { return context.creator == desk_.self.party(); }
-  void meet(Context& context, const Party& peer);
+  Membership* look_up(ContextId context);
+  bool is_mine(const Membership& context) const { return context.creator == desk_.self.party(); }
+  void meet(Membership& context, const Party& peer);
 
   Desk& desk_;
-  std::unordered_map<ContextId, Context> contexts_;
+  std::unordered_map<ContextId, Membership> contexts_;
   Graveyard<ContextId> dead_;
   Releases releases_;
   Deadline next_ask_;  // not later than the first that is due

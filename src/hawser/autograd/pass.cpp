@@ -6,7 +6,7 @@
 
 namespace hawser::autograd {
 
-Pass::Pass(Desk& desk, PassHeader header, const Context& context, TimePoint now)
+Pass::Pass(Desk& desk, PassHeader header, const Membership& context, TimePoint now)
     : desk_(desk),
       header_(std::move(header)),
       context_(&context),

@@ -46,7 +46,7 @@ struct PassReport {
 class Pass {
  public:
   // `context` lives until the pass is aborted or done.
-  Pass(Desk& desk, PassHeader header, const Context& context, TimePoint now);
+  Pass(Desk& desk, PassHeader header, const Membership& context, TimePoint now);
 
   // --- at the initiator ---
   void begin(TimePoint now);
@@ -135,7 +135,7 @@ class Pass {
 
   Desk& desk_;
   const PassHeader header_;
-  const Context* context_;
+  const Membership* context_;
   const TimePoint since_;
   const Deadline deadline_;
   Stage stage_{};

@@ -25,6 +25,7 @@ class Releases {
   void tick(TimePoint now);
   Deadline next_due() const;
   bool empty() const { return boxes_.empty(); }
+  bool concerns(std::string_view peer) const { return boxes_.contains(peer); }
 
  private:
   using Words = std::map<ContextId, Incarnation>;  // meant for that life; zero: not known

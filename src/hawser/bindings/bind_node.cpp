@@ -6,9 +6,12 @@
 #include <cmath>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "hawser/bindings/bind_autograd.h"
 #include "hawser/bindings/future.h"
+#include "hawser/bindings/guarded.h"
 #include "hawser/bindings/node_core.h"
 #include "hawser/bindings/reference.h"
+#include "hawser/engine/current_context.h"
 #include "hawser/node/c10d_store.h"
 
 namespace py = pybind11;
@@ -16,20 +19,7 @@ namespace py = pybind11;
 namespace hawser::bindings {
 namespace {
 
-// ------------------------------------------------------------------------------- errors and times
-
-// Runs what may throw anything of hawser's; Python sees its exceptions.
-template <class F>
-auto guarded(const NodeCore* core, F function) {
-  try {
-    return function();
-  } catch (const PythonErrorSet&) {
-    throw py::error_already_set();
-  } catch (const Error&) {
-    set_python_error(core);
-    throw py::error_already_set();
-  }
-}
+// ------------------------------------------------------------------------------- times
 
 // 0 is without limit.
 Duration duration_of(double seconds, const char* what) {
@@ -153,6 +143,7 @@ PyObject* fast_call(PyObject* self, PyObject* const* given, Py_ssize_t count, Py
   NodeCore* core = nullptr;
   try {
     core = core_of(self);
+    const engine::ContextScope scope(context_of_python());
     return act(*core, parse_call(given, count, names)).release();
   } catch (...) {
     set_python_error(core);
@@ -370,6 +361,10 @@ py::dict inspect(NodeCore& core) {
   out["connections_turned_away"] = report.connections_turned_away;
   out["shutdown_waits_for"] = report.shutdown_waits_for;
   out["functions"] = report.functions;
+  py::dict autograd;
+  autograd["contexts"] = report.autograd.contexts;
+  autograd["passes"] = report.autograd.passes;
+  out["autograd"] = std::move(autograd);
   if (const auto wait = average_gil_wait()) {
     out["gil_wait_us"] = std::chrono::duration<double, std::micro>(*wait).count();
   }
@@ -572,6 +567,7 @@ void bind_node(py::module_& module) {
                     [&] { core.node().set_call_timeout(duration_of(seconds, "call_timeout")); });
           },
           py::arg("seconds"));
+  bind_autograd(module, type);
   bind_hook<&NodeCore::Hooks::pickler>(type, "pickler");
   bind_hook<&NodeCore::Hooks::describe_exception>(type, "describe_exception");
   bind_hook<&NodeCore::Hooks::make_exception>(type, "make_exception");

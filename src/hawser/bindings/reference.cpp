@@ -6,6 +6,7 @@
 
 #include <sstream>
 
+#include "hawser/bindings/bind_autograd.h"
 #include "hawser/bindings/bind_node.h"
 #include "hawser/bindings/future.h"
 #include "hawser/bindings/imports.h"
@@ -320,6 +321,7 @@ PyObject* to_here(PyObject* self, PyObject* const* given, Py_ssize_t count, PyOb
     }
     core = reference->rref().shared_core();
     const auto limit = unset ? std::nullopt : timeout_of(timeout);
+    const engine::ContextScope scope(context_of_python());
     return run_written(*core, {.to = reference->handle()->owner(), .timeout = limit},
                        {wire::TargetKind::Method, {}, {}, reference->handle()})
         .release();

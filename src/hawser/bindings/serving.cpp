@@ -130,6 +130,7 @@ void reply_with(NodeCore& core, const CallContext& context, Object result) {
       const WithoutGil no_gil;
       return context.keep(std::move(kept));
     }
+    const engine::ContextScope scope(context.autograd_context());
     wire::Payload payload = write_value(result.get(), core.picklers());
     result = Object();
     const WithoutGil no_gil;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "hawser/node/autograd.h"
 #include "hawser/node/references.h"
 
 namespace hawser {
@@ -11,17 +12,29 @@ thread_local const CallContext* serving = nullptr;
 
 const CallContext* current_call() { return serving; }
 
-ServingCall::ServingCall(const CallContext* context) : previous_(std::exchange(serving, context)) {}
+ServingCall::ServingCall(const CallContext* context)
+    : previous_(std::exchange(serving, context)),
+      scope_(context ? context->autograd_context() : std::nullopt) {}
 
 ServingCall::~ServingCall() { serving = previous_; }
 
-// References in the answer are given to the caller, and are on their way once it is sent.
-void CallContext::reply(wire::Payload&& payload, const wire::Notes& notes) const {
+std::optional<autograd::ContextId> CallContext::autograd_context() const {
+  const auto& note = call_->call().notes.autograd;
+  if (!note) return std::nullopt;
+  return autograd::ContextId{note->context};
+}
+
+// References in the answer are given to the caller, and are on their way once it is sent. Its
+// tensors stay in the graph of the caller's context.
+void CallContext::reply(wire::Payload&& payload, wire::Notes notes) const {
+  const agent::Caller& caller = call_->caller();
+  if (const auto context = autograd_context()) {
+    notes.autograd = autograd_->record_send(*context, {caller.name, caller.incarnation}, payload);
+  }
   if (payload.held.empty()) {
     call_->reply(std::move(payload), notes);
     return;
   }
-  const agent::Caller& caller = call_->caller();
   const auto forks = references_->give(payload, caller.name);
   const bool sent = call_->reply(std::move(payload), notes);
   references_->given(forks, caller.name, sent ? std::optional(caller.incarnation) : std::nullopt);

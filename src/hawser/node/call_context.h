@@ -1,13 +1,17 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "hawser/agent/incoming_call.h"
+#include "hawser/autograd/ids.h"
 #include "hawser/base/clock.h"
+#include "hawser/engine/current_context.h"
 
 namespace hawser {
 
+class Autograd;
 class Kept;
 class Node;
 class References;
@@ -16,13 +20,16 @@ class References;
 // `const CallContext&` as its first parameter. Cheap to copy; may outlive the handler.
 class CallContext {
  public:
-  CallContext(Node& node, References& references, std::shared_ptr<agent::IncomingCall> call)
-      : node_(&node), references_(&references), call_(std::move(call)) {}
+  CallContext(Node& node, References& references, Autograd& autograd,
+              std::shared_ptr<agent::IncomingCall> call)
+      : node_(&node), references_(&references), autograd_(&autograd), call_(std::move(call)) {}
 
   Node& node() const { return *node_; }
   References& references() const { return *references_; }
   const std::string& caller() const { return call_->caller().name; }
   Deadline deadline() const { return call_->deadline(); }
+  // The context of distributed autograd that the caller computes in.
+  std::optional<autograd::ContextId> autograd_context() const;
   // The caller no longer wants the answer: it cancelled, its time is up, or it is gone.
   bool cancelled() const { return call_->cancelled(); }
   // Called once when that happens, on a thread that must not be held up.
@@ -32,7 +39,7 @@ class CallContext {
 
   // The caller wants a reference to the result, which stays here: keep() is wanted, not reply().
   bool keeps_result() const { return call_->attached() != nullptr; }
-  void reply(wire::Payload&& payload, const wire::Notes& notes = {}) const;
+  void reply(wire::Payload&& payload, wire::Notes notes = {}) const;
   void keep(std::shared_ptr<Kept> result) const;
   // Of a call that keeps its result: whoever asks for the result gets the error.
   void fail(Error error, wire::Payload&& payload = {}) const;
@@ -42,11 +49,12 @@ class CallContext {
  private:
   Node* node_;
   References* references_;
+  Autograd* autograd_;
   std::shared_ptr<agent::IncomingCall> call_;
 };
 
 // The call that this thread is serving; null outside handlers. Calls made meanwhile inherit its
-// deadline, belong to its chain, and are cancelled with it.
+// deadline, belong to its chain and to its autograd context, and are cancelled with it.
 const CallContext* current_call();
 
 // Sets it for a scope: the one guard around user code.
@@ -58,6 +66,7 @@ class ServingCall {
 
  private:
   const CallContext* previous_;
+  const engine::ContextScope scope_;
 };
 
 }  // namespace hawser

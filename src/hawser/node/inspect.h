@@ -7,6 +7,7 @@
 #include "hawser/agent/agent.h"
 #include "hawser/agent/crew.h"
 #include "hawser/base/buffer_pool.h"
+#include "hawser/node/backward.h"
 
 namespace hawser {
 
@@ -23,6 +24,7 @@ struct NodeReport {
   std::uint64_t connections_turned_away = 0;
   std::vector<std::string> shutdown_waits_for;  // members that have not arrived
   std::vector<std::string> functions;           // served, with their signatures
+  AutogradCounts autograd;                      // contexts and backward passes it takes part in
 
   std::string to_text() const;
 };

@@ -239,6 +239,9 @@ void Node::Machinery::start(Node& node) {
   references_ = std::make_shared<References>(
       refs::Self{card.name, card.incarnation, refs::origin_of(card.rank, card.incarnation)},
       References::Surroundings{*agent_, control_, clock_, crew_, node, weak_from_this()});
+  autograd_ = std::make_shared<Autograd>(
+      autograd::Self{card.name, card.incarnation, static_cast<std::uint16_t>(card.rank)},
+      Autograd::Surroundings{*agent_, control_, clock_, crew_, weak_from_this()});
   crew_->start();
   directory_->start();
   agent_->start(identity, card, listening,
@@ -262,18 +265,25 @@ void Node::Machinery::connect_protocols() {
   };
   agent_->on_connected = [this](const transport::PeerIdentity& peer) {
     references_->connected(peer.name, peer.incarnation);
+    autograd_->connected(peer.name, peer.incarnation);
   };
   agent_->on_barred = [this](const std::string& peer, Incarnation incarnation) {
     references_->barred(peer, incarnation);
+    autograd_->barred(peer, incarnation);
   };
-  agent_->on_rejoined = [this](Incarnation incarnation) { references_->rejoined(incarnation); };
+  agent_->on_rejoined = [this](Incarnation incarnation) {
+    references_->rejoined(incarnation);
+    autograd_->rejoined(incarnation);
+  };
   agent_->on_peer_lost = [this](const std::string& peer, const Error&) {
     departure_->connection_lost(peer);
     references_->disconnected(peer);
+    autograd_->disconnected(peer);
   };
   agent_->on_given_up = [this](const std::string& peer, const Error&) {
     departure_->given_up(peer);
     references_->given_up(peer);
+    autograd_->given_up(peer);
   };
 }
 
@@ -409,7 +419,8 @@ bool Node::Machinery::close(Duration patience) {
   for (auto& transport : transports_) transport->close();
   if (directory_) directory_->stop(deadline);
   if (references_) references_->close();
-  const bool all_ended = !crew_ || crew_->stop(deadline);
+  const bool passes_ended = !autograd_ || autograd_->close(deadline);
+  const bool all_ended = (!crew_ || crew_->stop(deadline)) && passes_ended;
   if (set_) set_->clear();
   control_.stop();
   closed_.store(true, std::memory_order_release);
@@ -459,7 +470,8 @@ void Node::Machinery::notice(std::string_view to, wire::Call message,
 }
 
 void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
-  const CallContext context(*node_, *references_, call);
+  if (call->call().target == wire::TargetKind::Autograd) return autograd_->serve(std::move(call));
+  const CallContext context(*node_, *references_, *autograd_, call);
   if (call->target()) return static_cast<Function*>(call->target().get())->run(context);
   switch (call->call().target) {
     case wire::TargetKind::Function:
@@ -468,6 +480,7 @@ void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
       return;
     case wire::TargetKind::Operator:  // these always have a target
     case wire::TargetKind::Method:
+    case wire::TargetKind::Autograd:  // served above
     case wire::TargetKind::Script:
     case wire::TargetKind::Python:
       context.fail(Error(ErrorKind::Refused, "'" + options_.name + "' does not run " +
@@ -480,7 +493,11 @@ void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
 
 agent::Preparation Node::Machinery::prepare(wire::ReceivedCall& call,
                                             const transport::PeerIdentity& from) {
+  if (call.target == wire::TargetKind::Autograd) return {.at_once = true};
   if (!call.payload.references.empty()) references_->adopt(call.payload);
+  if (call.notes.autograd) {
+    autograd_->received(call.notes, call.payload, {from.name, from.incarnation});
+  }
   auto function = call.target == wire::TargetKind::Method ? method_calls_.find(call.function)
                                                           : find(call.target, call.function);
   agent::Preparation preparation;
@@ -494,8 +511,10 @@ agent::Preparation Node::Machinery::prepare(wire::ReceivedCall& call,
   return preparation;
 }
 
-void Node::Machinery::references_received(wire::ReceivedPayload& payload) {
-  references_->adopt(payload);
+void Node::Machinery::answer_received(wire::ReceivedPayload& payload, wire::Notes& notes,
+                                      const transport::PeerIdentity& from) {
+  if (!payload.references.empty()) references_->adopt(payload);
+  if (notes.autograd) autograd_->received(notes, payload, {from.name, from.incarnation});
 }
 
 std::shared_ptr<Function> Node::Machinery::find(wire::TargetKind kind,
@@ -588,6 +607,7 @@ NodeReport Node::Machinery::report() const {
   report.memory = pool_->usage();
   report.connections_turned_away = agent_->turned_away();
   report.shutdown_waits_for = departure_waits_for();
+  report.autograd = autograd_->count();
   const std::shared_lock lock(functions_mutex_);
   for (const auto& [name, function] : functions_) {
     report.functions.push_back(name + function->signature());

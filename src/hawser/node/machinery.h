@@ -15,6 +15,7 @@
 #include "hawser/agent/store_directory.h"
 #include "hawser/base/buffer_pool.h"
 #include "hawser/base/random.h"
+#include "hawser/node/autograd.h"
 #include "hawser/node/function_table.h"
 #include "hawser/node/node.h"
 #include "hawser/node/references.h"
@@ -76,6 +77,7 @@ class Node::Machinery final : public agent::Workshop,
   agent::StoreDirectory& directory() { return *directory_; }
   tensor::OperatorCatalog& operators() { return operators_; }
   References& references() { return *references_; }
+  Autograd& autograd() { return *autograd_; }
   const SteadyClock& clock() const { return clock_; }
 
   // agent::Workshop
@@ -91,7 +93,8 @@ class Node::Machinery final : public agent::Workshop,
   void handle(std::shared_ptr<agent::IncomingCall> call) override;
   agent::Preparation prepare(wire::ReceivedCall& call,
                              const transport::PeerIdentity& from) override;
-  void references_received(wire::ReceivedPayload& payload) override;
+  void answer_received(wire::ReceivedPayload& payload, wire::Notes& notes,
+                       const transport::PeerIdentity& from) override;
 
  private:
   using Functions = std::map<std::string, std::shared_ptr<Function>, std::less<>>;
@@ -122,6 +125,7 @@ class Node::Machinery final : public agent::Workshop,
   std::unique_ptr<agent::Agent> agent_;
   std::unique_ptr<agent::DepartureDriver> departure_;
   std::shared_ptr<References> references_;  // handles of the program share it
+  std::shared_ptr<Autograd> autograd_;
   std::vector<std::unique_ptr<transport::Transport>> transports_;
   std::vector<std::string> endpoints_;
   std::vector<std::string> unavailable_;

@@ -6,6 +6,7 @@
 
 #include "hawser/base/guarded.h"
 #include "hawser/base/log.h"
+#include "hawser/engine/current_context.h"
 #include "hawser/node/machinery.h"
 
 namespace hawser {
@@ -113,6 +114,10 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, Writte
     on_answer(std::move(answer));
     return nullptr;
   }
+  wire::Notes notes;
+  if (const auto context = engine::current_context()) {
+    notes.autograd = record(*context, to, call, on_answer);
+  }
   auto use = References::Use::Safe;
   if (call.on || !call.payload.held.empty()) {
     use = hold_references(to, call, on_answer);
@@ -125,6 +130,7 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, Writte
   request.message.target = call.target;
   request.message.function = call.function;
   request.message.payload = std::move(call.payload);
+  request.message.notes = std::move(notes);
   if (creates) request.message.creates = *creates;
   if (call.on) request.message.subject = wire::RefName{call.on->id().on, call.on->id().local};
   auto handle = machinery_->request(std::move(request), std::move(on_answer));
@@ -138,6 +144,23 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, Writte
   return [handle = std::move(handle)] {
     agent::Agent::cancel(handle, Error(ErrorKind::Cancelled, "cancelled by the caller"));
   };
+}
+
+// Whoever runs a function of the program in the context becomes a member of it, so that what the
+// function calls is recorded, too. An operator calls nobody.
+std::optional<wire::AutogradNote> Node::record(autograd::ContextId context, std::string_view to,
+                                               const WrittenCall& call,
+                                               agent::AnswerHandler& on_answer) {
+  if (call.target == wire::TargetKind::Operator && !call.payload.tie) return std::nullopt;
+  const auto autograd = machinery_->autograd().shared_from_this();
+  auto note = autograd->record_send(context, {std::string(to), {}}, call.payload);
+  if (!note) return note;
+  on_answer = [autograd, note = *note,
+               on_answer = std::move(on_answer)](agent::Answer&& answer) mutable {
+    if (answer.error) autograd->send_failed(note, answer.sent_to.has_value());
+    on_answer(std::move(answer));
+  };
+  return note;
 }
 
 // What the call is about is in use, and what it carries is on its way, until it has ended.
@@ -224,6 +247,25 @@ Found Node::find_local(const RefHandle& handle, Duration timeout) {
 }
 
 References& Node::references() const { return machinery_->references(); }
+
+Autograd& Node::autograd() const {
+  machinery_->refuse_if_inherited();
+  return machinery_->autograd();
+}
+
+Future<void> Node::backward(autograd::ContextId context, const std::vector<at::Tensor>& roots,
+                            BackwardOptions options) {
+  const CallContext* serving = current_call();
+  if (serving) {
+    options.timeout =
+        std::min(options.timeout, serving->deadline().remaining(machinery_->clock().now()));
+  }
+  auto done = autograd().backward(context, roots, options);
+  if (serving) {
+    serving->on_cancel([done]() mutable { done.cancel(); });
+  }
+  return done;
+}
 
 std::vector<RefReport> Node::refs() const {
   machinery_->refuse_if_inherited();

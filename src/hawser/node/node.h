@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hawser/base/future.h"
+#include "hawser/node/backward.h"
 #include "hawser/node/call_context.h"
 #include "hawser/node/function.h"
 #include "hawser/node/inspect.h"
@@ -35,6 +36,7 @@ struct WrittenCall {
   std::shared_ptr<RefHandle> on{};  // Method: the value that it is about
 };
 
+class Autograd;  // node/autograd.h
 template <class T>
 class Ref;  // node/ref.h
 
@@ -123,6 +125,13 @@ class Node {
   // The values of this node behind references, and the references it holds.
   std::vector<RefReport> refs() const;
 
+  // --- distributed autograd (node/autograd_context.h) ---
+
+  // Settled when the gradients of all leaves are there, on every node. Throws Error(Invalid) for
+  // roots and contexts that make no sense.
+  Future<void> backward(autograd::ContextId context, const std::vector<at::Tensor>& roots,
+                        BackwardOptions options = {});
+
   // --- the end ---
 
   // Graceful: serves on until every member of a static world has called it or is lost and no call
@@ -169,6 +178,7 @@ class Node {
   // Of a value of this node, once it is there. Throws its failure, and Error(Timeout).
   Found find_local(const RefHandle& handle, Duration timeout);
   References& references() const;
+  Autograd& autograd() const;
   std::shared_ptr<const Method> find_method(const std::type_info& type,
                                             std::string_view name) const;
   void set_call_timeout(Duration timeout);
@@ -194,6 +204,9 @@ class Node {
   UniqueFunction<void()> send_raw(std::string_view to, Timing timing, WrittenCall&& call,
                                   agent::AnswerHandler&& on_answer,
                                   const wire::ReferenceTicket* creates = nullptr);
+  std::optional<wire::AutogradNote> record(autograd::ContextId context, std::string_view to,
+                                           const WrittenCall& call,
+                                           agent::AnswerHandler& on_answer);
   References::Use hold_references(std::string_view to, WrittenCall& call,
                                   agent::AnswerHandler& on_answer);
   void add_method(const std::type_info& type, std::string name,

@@ -91,7 +91,10 @@ std::uint32_t TensorPacker::add(at::Tensor tensor) {
     return describe(std::move(desc));
   }
   refuse_unsupported(tensor);
-  if (tensor.requires_grad()) desc.flags |= wire::kRequiresGrad;
+  if (tensor.requires_grad()) {
+    desc.flags |= wire::kRequiresGrad;
+    differentiable_.push_back(tensor);
+  }
   at::AutoDispatchBelowADInplaceOrView bytes_only;
   if (!tensor.device().is_cpu()) {
     if (!staging_) {
@@ -225,7 +228,7 @@ TensorPacker::Packed TensorPacker::finish(std::uint32_t first_segment) {
     at = other;
   }
   needs_.clear();  // from here on only the segments hold the memory
-  return Packed{std::move(tensors_), std::move(segments_)};
+  return Packed{std::move(tensors_), std::move(segments_), std::move(differentiable_)};
 }
 
 // All needs of one storage, by first byte.

@@ -49,6 +49,7 @@ class TensorPacker {
   struct Packed {
     std::vector<wire::TensorDesc> tensors;
     std::vector<Buffer> segments;
+    std::vector<at::Tensor> differentiable;  // those that require a gradient
   };
   // Descriptions name segment `i` of the result as `first_segment + i`. Lets go of all tensors.
   Packed finish(std::uint32_t first_segment = 0);
@@ -81,6 +82,7 @@ class TensorPacker {
 
   const DeviceStaging* staging_;
   std::vector<wire::TensorDesc> tensors_;
+  std::vector<at::Tensor> differentiable_;
   std::vector<Need> needs_;
   std::vector<Buffer> segments_;
   std::uint32_t first_segment_ = 0;

@@ -290,7 +290,7 @@ TEST(Pack, MoreThanTwoGiB) {
   large[size - 1].fill_(2);
   TensorPacker packer;
   packer.add(large);
-  auto [descs, segments] = packer.finish();
+  auto [descs, segments, differentiable] = packer.finish();
   ASSERT_EQ(segments.size(), 1u);
   EXPECT_EQ(segments[0].size(), static_cast<std::size_t>(size));
   TensorUnpacker unpacker(descs, segments);

@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "hawser/tensor/graph_tie.h"
+
 namespace hawser {
 namespace {
 
@@ -102,6 +104,9 @@ wire::Payload PayloadWriter::finish() {
   if (!packer_.empty()) {
     auto packed = packer_.finish(static_cast<std::uint32_t>(payload_.segments.size()));
     payload_.tensors = std::move(packed.tensors);
+    if (!packed.differentiable.empty()) {
+      payload_.tie = std::make_shared<tensor::Differentiable>(std::move(packed.differentiable));
+    }
     if (payload_.segments.empty()) {
       payload_.segments = std::move(packed.segments);
     } else {

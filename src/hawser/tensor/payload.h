@@ -13,6 +13,7 @@
 
 #include "hawser/base/buffer.h"
 #include "hawser/base/error.h"
+#include "hawser/tensor/graph_tie.h"
 #include "hawser/tensor/pack.h"
 #include "hawser/tensor/unpack.h"
 #include "hawser/wire/message.h"
@@ -89,7 +90,8 @@ class PayloadReader {
                          const tensor::DeviceStaging* staging = nullptr)
       : value_(payload.value),
         held_(payload.held),
-        unpacker_(payload.tensors, payload.segments, staging) {}
+        unpacker_(payload.tensors, payload.segments,
+                  static_cast<tensor::History*>(payload.tie.get()), staging) {}
   PayloadReader(const PayloadReader&) = delete;
 
   bool at_end() const { return value_.at_end(); }

@@ -34,7 +34,7 @@ inline Trip travel_together(std::vector<at::Tensor> tensors) {
   TensorPacker packer;
   std::vector<std::uint32_t> indices;
   for (at::Tensor& tensor : tensors) indices.push_back(packer.add(std::move(tensor)));
-  auto [descs, segments] = packer.finish();
+  auto [descs, segments, differentiable] = packer.finish();
   Trip trip;
   trip.segments = segments.size();
   for (Buffer& segment : segments) {

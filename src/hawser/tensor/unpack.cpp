@@ -9,6 +9,7 @@
 #include <ATen/quantized/Quantizer.h>
 #include <c10/core/TensorImpl.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -118,7 +119,15 @@ at::Tensor TensorUnpacker::tensor(std::uint64_t index) {
     if (!tensor.is_floating_point() && !tensor.is_complex()) {
       malformed("requires_grad, but its dtype has no gradient");
     }
-    tensor.set_requires_grad(true);
+    if (history_) {
+      const auto before = tensors_.first(index);
+      history_->attach(tensor, static_cast<std::uint32_t>(std::count_if(
+                                   before.begin(), before.end(), [](const wire::TensorDesc& other) {
+                                     return has(other, wire::kRequiresGrad);
+                                   })));
+    } else {
+      tensor.set_requires_grad(true);
+    }
   }
   return tensor;
 }

@@ -9,6 +9,7 @@
 
 #include "hawser/base/buffer.h"
 #include "hawser/tensor/device_staging.h"
+#include "hawser/tensor/graph_tie.h"
 #include "hawser/wire/message.h"
 
 namespace hawser::tensor {
@@ -22,9 +23,10 @@ namespace hawser::tensor {
 class TensorUnpacker {
  public:
   // `staging` may be null: then a description that asks for another device than the CPU is Invalid.
+  // Without `history` tensors that require a gradient are leaves.
   TensorUnpacker(std::span<const wire::TensorDesc> tensors, std::span<Buffer> segments,
-                 const DeviceStaging* staging = nullptr)
-      : tensors_(tensors), segments_(segments), staging_(staging) {}
+                 History* history = nullptr, const DeviceStaging* staging = nullptr)
+      : tensors_(tensors), segments_(segments), history_(history), staging_(staging) {}
   TensorUnpacker(const TensorUnpacker&) = delete;
 
   // A new tensor each time; those of one segment share its storage.
@@ -48,6 +50,7 @@ class TensorUnpacker {
 
   std::span<const wire::TensorDesc> tensors_;
   std::span<Buffer> segments_;
+  History* history_;
   const DeviceStaging* staging_;
   std::vector<c10::Storage> storages_;  // by segment, made when first wanted
 };

@@ -116,7 +116,7 @@ TEST(Unpack, OtherDevicesGoThroughTheStaging) {
   descs[0].flags = wire::kRequiresGrad;
   std::vector<Buffer> segments = {block(16)};
   const PretendedDevice staging;
-  const at::Tensor tensor = TensorUnpacker(descs, segments, &staging).tensor(0);
+  const at::Tensor tensor = TensorUnpacker(descs, segments, nullptr, &staging).tensor(0);
   EXPECT_TRUE(at::equal(tensor, at::ones({4})));
   EXPECT_TRUE(tensor.requires_grad());
   EXPECT_TRUE(tensor.is_leaf());

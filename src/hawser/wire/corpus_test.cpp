@@ -67,6 +67,7 @@ void for_each_frame(Use use) {
     add(encode(random.census()));
     add(encode(random.census_report()));
     add(encode(random.dismissal()));
+    add(encode(random.references()));
     add(encode(Handshake(random.hello())));
     add(encode(Handshake(random.challenge())));
     add(encode(Handshake(random.proof())));

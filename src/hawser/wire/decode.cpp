@@ -67,7 +67,10 @@ class BodyReader {
 
   template <class Table>
   void read(const Table& message, Notes& to) {
-    if (const auto* note = message.autograd()) to.autograd = {note->context(), note->message()};
+    if (const auto* note = message.autograd()) {
+      to.autograd = {note->context(), note->message(), name(note->creator()),
+                     note->creator_incarnation()};
+    }
     read(message.trace(), to.trace);
     if (const auto* note = message.stream()) {
       to.stream = {note->stream(), note->sequence(), note->last()};

@@ -34,7 +34,8 @@ static_assert(agree(TargetKind::Operator, fb::TargetKind::Operator));
 static_assert(agree(TargetKind::Script, fb::TargetKind::Script));
 static_assert(agree(TargetKind::Python, fb::TargetKind::Python));
 static_assert(agree(TargetKind::Method, fb::TargetKind::Method));
-static_assert(agree(TargetKind::Method, fb::TargetKind::MAX));
+static_assert(agree(TargetKind::Autograd, fb::TargetKind::Autograd));
+static_assert(agree(TargetKind::Autograd, fb::TargetKind::MAX));
 static_assert(agree(RefusalReason::Malformed, fb::RefusalReason::Malformed));
 static_assert(agree(RefusalReason::Version, fb::RefusalReason::Version));
 static_assert(agree(RefusalReason::World, fb::RefusalReason::World));
@@ -183,7 +184,9 @@ Offset<fb::Payload> write_payload(Builder& builder, const Payload& payload) {
 
 Offset<fb::AutogradNote> write_note(Builder& builder, const std::optional<AutogradNote>& note) {
   if (!note) return 0;
-  return fb::CreateAutogradNote(builder, note->context, note->message);
+  const auto creator = write_text(builder, note->creator);
+  return fb::CreateAutogradNote(builder, note->context, note->message, creator,
+                                note->creator_incarnation);
 }
 Offset<fb::TraceNote> write_note(Builder& builder, const std::optional<TraceNote>& note) {
   if (!note) return 0;

@@ -84,6 +84,12 @@ class HeldReference {
   virtual ~HeldReference() = default;
 };
 
+// How the tensors of a payload belong to the graph of autograd; the layers above know more.
+class GraphTie {
+ public:
+  virtual ~GraphTie() = default;
+};
+
 // Arguments or a result to be sent. `value` is in the format of value.h.
 struct Payload {
   ValueBytes value{};
@@ -92,6 +98,8 @@ struct Payload {
   std::vector<Buffer> segments{};
   // What `references` is made of once it is known who gets them. Not sent: empty by then.
   std::vector<std::shared_ptr<HeldReference>> held{};
+  // Of the tensors that require a gradient; null if none does. Not sent.
+  std::shared_ptr<GraphTie> tie{};
 };
 
 // The same as received. `value` points into the frame; everything else is owned. Checked: tensors
@@ -104,11 +112,16 @@ struct ReceivedPayload {
   std::vector<Buffer> segments{};
   // What has become of `references` here; filled by the layers above.
   std::vector<std::shared_ptr<HeldReference>> held{};
+  // What gives the tensors that require a gradient their place in the graph; set by the layers
+  // above. Null: they are leaves.
+  std::shared_ptr<GraphTie> tie{};
 };
 
 struct AutogradNote {
   std::uint64_t context = 0;
   std::uint64_t message = 0;
+  std::string creator{};  // of the context; empty: the sender
+  std::uint64_t creator_incarnation = 0;
 
   bool operator==(const AutogradNote&) const = default;
 };
@@ -142,7 +155,8 @@ enum class TargetKind : std::uint8_t {
   Operator = 1,
   Script = 2,
   Python = 3,
-  Method = 4
+  Method = 4,
+  Autograd = 5
 };
 
 // Names one value, or one holder's title to it.

@@ -1,0 +1,536 @@
+#include "hawser/node/autograd.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "hawser/engine/wire_form.h"
+#include "hawser/node/function.h"
+
+namespace hawser {
+namespace {
+
+using namespace autograd;
+using engine::LocalPass;
+using engine::Tensors;
+
+// Backward functions compute; more of them at once than there are cores does not help.
+std::size_t engine_thread_limit() {
+  return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, 8);
+}
+
+[[noreturn]] void invalid(const std::string& message) { throw Error(ErrorKind::Invalid, message); }
+
+Error unknown_context(ContextId context, const std::string& self) {
+  return Error(
+      ErrorKind::Invalid,
+      "Could not find autograd context with id: " + std::to_string(autograd::number(context)),
+      {.node = self});
+}
+
+void check_roots(const Tensors& roots) {
+  if (roots.empty()) invalid("No tensors provided for gradient computation.");
+  for (const at::Tensor& root : roots) {
+    if (!root.defined() || !root.requires_grad()) invalid("requires_grad not set on root");
+    if (root.numel() != 1) {
+      invalid("a root of shape " + c10::str(root.sizes()) +
+              " is not a scalar, all roots need to be scalar");
+    }
+    if (!root.grad_fn()) invalid("a root does not have a valid gradient function.");
+  }
+}
+
+const Tensors* differentiable(const wire::Payload& payload) {
+  const auto* tie = static_cast<const tensor::Differentiable*>(payload.tie.get());
+  return tie ? &tie->tensors : nullptr;
+}
+
+std::size_t count_differentiable(const wire::ReceivedPayload& payload) {
+  return static_cast<std::size_t>(
+      std::count_if(payload.tensors.begin(), payload.tensors.end(),
+                    [](const wire::TensorDesc& desc) { return desc.flags & wire::kRequiresGrad; }));
+}
+
+// Sparse sums come last: a dense tensor can take up a sparse one, not the other way round.
+at::Tensor sum(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_sparse() && !b.is_sparse() ? at::add(b, a) : at::add(a, b);
+}
+
+}  // namespace
+
+Autograd::Autograd(Self self, Surroundings surroundings)
+    : out_(std::move(surroundings)),
+      self_(self.name),
+      threads_(engine_thread_limit()),
+      state_(std::in_place, std::move(self)) {}
+
+// ------------------------------------------------------------------------------- events, actions
+
+template <class Event>
+bool Autograd::tell(Event event) {
+  const auto alive = out_.alive.lock();
+  if (!alive) return false;
+  {
+    auto state = state_.lock();
+    if (state->closed) return false;
+    const TimePoint now = out_.clock.now();
+    event(*state, now);
+    for (Action& action : state->conductor.take_actions(now)) {
+      state->to_do.push_back(std::move(action));
+    }
+    keep_time(*state);
+    if (state->working || state->to_do.empty()) return true;
+    state->working = true;
+  }
+  work();
+  return true;
+}
+
+void Autograd::work() {
+  for (;;) {
+    std::deque<Action> batch;
+    {
+      auto state = state_.lock();
+      batch.swap(state->to_do);
+      if (batch.empty()) {
+        state->working = false;
+        return;
+      }
+    }
+    for (Action& action : batch) {
+      std::visit([&](auto& each) { perform(std::move(each)); }, action);
+    }
+  }
+}
+
+void Autograd::keep_time(State& state) {
+  const Deadline due = state.conductor.next_due();
+  if (due.is_never() || due.at() >= state.timer_due) return;
+  state.timer_due = due.at();
+  out_.timers.schedule(due.at(), [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->tell([](State& timed, TimePoint now) {
+      if (timed.timer_due <= now) timed.timer_due = TimePoint::max();
+      timed.conductor.tick(now);
+    });
+  });
+}
+
+Error Autograd::closed_error() const {
+  return Error(ErrorKind::Invalid, "the node '" + self_ + "' is closed");
+}
+
+Tensors Autograd::take_gradients(GradientHandle handle) {
+  auto state = state_.lock();
+  auto taken = state->gradients.extract(handle);
+  return taken.empty() ? Tensors{} : std::move(taken.mapped());
+}
+
+std::shared_ptr<LocalPass> Autograd::find_pass(PassId pass) {
+  auto state = state_.lock();
+  const auto found = state->passes.find(pass);
+  return found == state->passes.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<LocalPass> Autograd::find_or_add_pass(PassId pass, ContextId context) {
+  auto state = state_.lock();
+  auto& found = state->passes[pass];
+  if (!found) found = std::make_shared<LocalPass>(pass, context, weak_from_this());
+  return found;
+}
+
+std::vector<c10::intrusive_ptr<engine::SendFunction>> Autograd::find_sends(
+    ContextId context, const std::vector<MessageId>& messages) {
+  std::vector<c10::intrusive_ptr<engine::SendFunction>> found;
+  found.reserve(messages.size());
+  auto state = state_.lock();
+  const auto graph = state->graphs.find(context);
+  if (graph == state->graphs.end()) return found;
+  for (const MessageId message : messages) {
+    const auto send = graph->second.sends.find(message);
+    if (send != graph->second.sends.end()) found.push_back(send->second);
+  }
+  return found;
+}
+
+void Autograd::perform(Send&& action) {
+  auto* gradients = std::get_if<autograd::Gradients>(&action.message);
+  wire::Call message;
+  message.target = wire::TargetKind::Autograd;
+  message.function = engine::name_of(action.message);
+  message.payload = engine::write_message(
+      action.message, gradients ? take_gradients(gradients->gradients) : Tensors{});
+  const TimePoint now = out_.clock.now();
+  out_.agent.request(
+      {.to = action.to.name,
+       .message = std::move(message),
+       .started = now,
+       .deadline = Deadline::from(now, action.budget),
+       .budget = action.budget,
+       .only_to = action.to.incarnation},
+      [weak = weak_from_this(), call = action.call](agent::Answer&& answer) {
+        const auto self = weak.lock();
+        if (!self) return;
+        const auto reply = [&]() -> Result<Reply> {
+          if (answer.error) return *answer.error;
+          try {
+            return engine::read_reply(answer.payload);
+          } catch (const Error& error) {
+            return error;
+          }
+        }();
+        self->tell([&](State& state, TimePoint at) { state.conductor.answered(call, reply, at); });
+      });
+}
+
+void Autograd::perform(Answer&& action) {
+  Arrived arrived;
+  Tensors unwanted;
+  {
+    auto state = state_.lock();
+    auto found = state->arrived.extract(action.call);
+    if (found.empty()) return;
+    arrived = std::move(found.mapped());
+    if (arrived.gradients && !action.reply.ok()) {
+      auto dropped = state->gradients.extract(*arrived.gradients);
+      if (!dropped.empty()) unwanted = std::move(dropped.mapped());
+    }
+  }
+  if (action.reply.ok()) {
+    arrived.call->reply(engine::write_reply(action.reply.value()));
+  } else {
+    arrived.call->fail(action.reply.error());
+  }
+}
+
+void Autograd::perform(Explore&& action) {
+  const auto pass = find_or_add_pass(action.pass, action.context);
+  std::vector<MessageId> recvs =
+      action.from_roots ? pass->explore_roots() : std::vector<MessageId>();
+  for (const auto& send : find_sends(action.context, action.sends)) {
+    const auto more = pass->explore(send);
+    recvs.insert(recvs.end(), more.begin(), more.end());
+  }
+  tell([&](State& state, TimePoint now) {
+    state.conductor.explored(action.pass, action.exploration, recvs, now);
+  });
+}
+
+void Autograd::perform(StartLocal&& action) {
+  const auto pass = find_or_add_pass(action.pass, action.context);
+  auto queue = threads_.next_queue();
+  if (!queue) return;  // closing
+  // In SMART mode all of this has been walked already.
+  if (action.from_roots) pass->explore_roots();
+  const auto functions = find_sends(action.context, action.awaited);
+  if (functions.size() != action.awaited.size()) {
+    // The context is being dropped; the pass is aborted with it.
+    const Error over(ErrorKind::Cancelled, "the context is over", {.node = self_});
+    tell([&](State& state, TimePoint now) { state.conductor.local_ended(action.pass, over, now); });
+    return;
+  }
+  std::unordered_map<MessageId, c10::intrusive_ptr<engine::SendFunction>> awaited;
+  for (std::size_t i = 0; i < functions.size(); ++i) {
+    pass->explore(functions[i]);
+    awaited.emplace(action.awaited[i], functions[i]);
+  }
+  pass->start(action.from_roots, action.retain_graph, std::move(awaited), std::move(queue));
+}
+
+void Autograd::perform(Deliver&& action) {
+  Tensors gradients = take_gradients(action.gradients);
+  if (const auto pass = find_pass(action.pass)) pass->deliver(action.send, std::move(gradients));
+}
+
+void Autograd::perform(AbortLocal&& action) {
+  std::shared_ptr<LocalPass> pass;  // dies without the lock
+  {
+    auto state = state_.lock();
+    auto found = state->passes.extract(action.pass);
+    if (!found.empty()) pass = std::move(found.mapped());
+  }
+  if (pass) pass->abort(action.why.message());
+}
+
+void Autograd::perform(CommitLocal&& action) {
+  std::shared_ptr<LocalPass> pass;
+  {
+    auto state = state_.lock();
+    auto found = state->passes.extract(action.pass);
+    if (!found.empty()) pass = std::move(found.mapped());
+  }
+  if (!pass) return;
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> replaced;  // die without the lock
+  for (const auto& entry : pass->collected()) {
+    // Added up without the lock as well: nobody else commits meanwhile (ACTION-1).
+    at::Tensor before;
+    {
+      auto state = state_.lock();
+      const auto graph = state->graphs.find(pass->context());
+      if (graph == state->graphs.end()) return;
+      const auto found = graph->second.gradients.find(entry.key());
+      if (found != graph->second.gradients.end()) before = found->value();
+    }
+    at::Tensor after = before.defined() ? sum(before, entry.value()) : entry.value();
+    replaced.push_back(std::move(before));
+    auto state = state_.lock();
+    const auto graph = state->graphs.find(pass->context());
+    if (graph == state->graphs.end()) return;
+    graph->second.gradients.insert_or_assign(entry.key(), std::move(after));
+  }
+}
+
+void Autograd::perform(Finished&& action) {
+  std::optional<Promise<void>> promise;
+  {
+    auto state = state_.lock();
+    auto found = state->begun.extract(action.pass);
+    if (!found.empty()) promise.emplace(std::move(found.mapped()));
+  }
+  if (!promise) return;
+  if (action.result.ok()) {
+    promise->succeed();
+  } else {
+    promise->fail(action.result.error());
+  }
+}
+
+void Autograd::perform(DropContext&& action) {
+  Graph dropped;  // dies without the lock
+  auto state = state_.lock();
+  auto found = state->graphs.extract(action.context);
+  if (!found.empty()) dropped = std::move(found.mapped());
+}
+
+// ------------------------------------------------------------------------------- the program
+
+ContextId Autograd::create() {
+  ContextId context{};
+  const bool open = tell([&](State& state, TimePoint now) {
+    context = state.conductor.create_context(now);
+    state.graphs.try_emplace(context);
+  });
+  if (!open) throw closed_error();
+  return context;
+}
+
+bool Autograd::release(ContextId context) {
+  bool was_in = false;
+  tell([&](State& state, TimePoint now) { was_in = state.conductor.release(context, now); });
+  return was_in;
+}
+
+bool Autograd::is_in(ContextId context) {
+  auto state = state_.lock();
+  return !state->closed && state->conductor.is_in(context);
+}
+
+Future<void> Autograd::backward(ContextId context, const Tensors& roots,
+                                const BackwardOptions& options) {
+  check_roots(roots);
+  if (options.timeout <= Duration::zero())
+    invalid("the timeout of a backward pass must be positive");
+  const Deadline deadline = Deadline::after(out_.clock, options.timeout);
+  // The conductor knows the deadline; whoever waits for the future waits for its verdict.
+  auto [promise, future] = Promise<void>::pair(out_.scheduler);
+  std::optional<Error> refusal;
+  std::optional<PassId> pass;
+  const bool open = tell([&](State& state, TimePoint now) {
+    const auto begun =
+        state.conductor.backward(context, options.mode, options.retain_graph, deadline, now);
+    if (!begun.ok()) {
+      refusal = begun.error();
+      return;
+    }
+    pass = begun.value();
+    auto local = std::make_shared<LocalPass>(*pass, context, weak_from_this());
+    local->begin_at(roots);
+    state.passes.emplace(*pass, std::move(local));
+    state.begun.emplace(*pass, std::move(promise));
+  });
+  if (!open) throw closed_error();
+  if (refusal) throw *refusal;
+  future.set_canceller([weak = weak_from_this(), pass = *pass] {
+    if (const auto self = weak.lock()) {
+      self->tell([&](State& state, TimePoint now) { state.conductor.cancel(pass, now); });
+    }
+  });
+  return std::move(future);  // a binding: not moved by itself
+}
+
+hawser::Gradients Autograd::gradients(ContextId context) {
+  auto state = state_.lock();
+  if (state->closed) throw closed_error();
+  const auto graph = state->graphs.find(context);
+  if (graph == state->graphs.end()) throw unknown_context(context, self_);
+  return graph->second.gradients.copy();
+}
+
+AutogradContextReport Autograd::report(ContextId context) {
+  AutogradContextReport report;
+  auto state = state_.lock();
+  if (state->closed) throw closed_error();
+  const auto known = state->conductor.context(context, out_.clock.now());
+  const auto graph = state->graphs.find(context);
+  if (!known || graph == state->graphs.end()) throw unknown_context(context, self_);
+  return {.id = context,
+          .creator = known->creator.name,
+          .known = known->known,
+          .sends = graph->second.sends,
+          .recvs = graph->second.recvs};
+}
+
+AutogradCounts Autograd::count() {
+  auto state = state_.lock();
+  const TimePoint now = out_.clock.now();
+  return {state->conductor.contexts(now).size(), state->conductor.passes(now).size()};
+}
+
+// ------------------------------------------------------------------------------- messages
+
+std::optional<wire::AutogradNote> Autograd::record_send(ContextId context, const Party& to,
+                                                        const wire::Payload& payload) {
+  const Tensors* tensors = differentiable(payload);
+  c10::intrusive_ptr<engine::SendFunction> function;
+  if (tensors) function = c10::make_intrusive<engine::SendFunction>(*tensors);
+  auto state = state_.lock();
+  if (state->closed) return std::nullopt;
+  const auto note = state->conductor.record_send(context, to, function != nullptr);
+  if (!note) return std::nullopt;
+  if (function) state->graphs[context].sends.emplace(note->message, std::move(function));
+  return engine::to_wire(*note, state->party);
+}
+
+void Autograd::send_failed(const wire::AutogradNote& note, bool left) {
+  state_.lock()->conductor.send_failed(ContextId{note.context}, MessageId{note.message}, left);
+}
+
+void Autograd::received(wire::Notes& notes, wire::ReceivedPayload& payload, const Party& from) {
+  const Note note = engine::from_wire(*notes.autograd, from);
+  const std::size_t tensors = count_differentiable(payload);
+  c10::intrusive_ptr<engine::RecvFunction> function;
+  if (tensors > 0) {
+    function = c10::make_intrusive<engine::RecvFunction>(note.context, note.message, tensors);
+  }
+  bool taken = false;
+  tell([&](State& state, TimePoint now) {
+    taken = state.conductor.record_recv(note, from, function != nullptr, now);
+    if (!taken) return;
+    Graph& graph = state.graphs[note.context];
+    if (function) graph.recvs.emplace(note.message, function);
+  });
+  if (!taken) {
+    notes.autograd.reset();
+  } else if (function) {
+    payload.tie = std::make_shared<engine::ReceivedHistory>(std::move(function));
+  }
+}
+
+void Autograd::serve(std::shared_ptr<agent::IncomingCall> call) {
+  engine::ReadMessage read;
+  try {
+    read = engine::read_message(call->call().function, call->payload());
+  } catch (const Error& error) {
+    call->fail(error);
+    return;
+  }
+  const Party from{call->caller().name, call->caller().incarnation};
+  const bool open = tell([&](State& state, TimePoint now) {
+    const Incoming incoming{state.next_number++};
+    Arrived arrived{call, std::nullopt};
+    if (auto* gradients = std::get_if<autograd::Gradients>(&read.message)) {
+      gradients->gradients = GradientHandle{state.next_number++};
+      state.gradients.emplace(gradients->gradients, std::move(read.gradients));
+      arrived.gradients = gradients->gradients;
+    }
+    state.arrived.emplace(incoming, std::move(arrived));
+    state.conductor.receive(from, incoming, read.message, now);
+  });
+  if (!open) call->fail(closed_error());
+}
+
+// ------------------------------------------------------------------------------- engine threads
+
+void Autograd::gradients_leave(PassId pass, MessageId recv, Tensors gradients) {
+  tell([&](State& state, TimePoint now) {
+    const GradientHandle handle{state.next_number++};
+    if (!state.conductor.send_gradients(pass, recv, handle, now)) return;
+    state.gradients.emplace(handle, std::move(gradients));
+  });
+}
+
+void Autograd::part_ended(PassId pass, std::exception_ptr failure, std::string warnings) {
+  Result<void> result;
+  if (failure) {
+    const Error raised = remote_error(failure);
+    ErrorDetails details = raised.details();
+    details.node = self_;
+    if (!warnings.empty()) {
+      details.remote_traceback += (details.remote_traceback.empty() ? "" : "\n") + warnings;
+    }
+    result = Error(raised.kind(), raised.message(), std::move(details));
+  } else if (!warnings.empty()) {
+    TORCH_WARN(warnings);
+  }
+  tell([&](State& state, TimePoint now) { state.conductor.local_ended(pass, result, now); });
+}
+
+// ------------------------------------------------------------------------------- the agent
+
+void Autograd::connected(const std::string& peer, Incarnation incarnation) {
+  if (peer == self_) return;
+  tell([&](State& state, TimePoint now) { state.conductor.met({peer, incarnation}, now); });
+}
+
+void Autograd::disconnected(const std::string& peer) {
+  if (peer == self_) return;
+  tell([&](State& state, TimePoint now) { state.conductor.disconnected(peer, now); });
+}
+
+void Autograd::barred(const std::string& peer, Incarnation incarnation) {
+  tell([&](State& state, TimePoint now) { state.conductor.lost({peer, incarnation}, now); });
+}
+
+// Whoever cannot be reached may come back, but not as who it was: contexts go on without it.
+void Autograd::given_up(const std::string& peer) {
+  bool concerned = false;
+  tell([&](State& state, TimePoint) { concerned = state.conductor.concerns(peer); });
+  if (!concerned) return;
+  const auto gone = out_.agent.bar(peer);
+  if (!gone) return;  // it is there after all
+  barred(peer, *gone);
+  if (*gone != Incarnation{}) barred(peer, Incarnation{});  // nor is there any other
+}
+
+void Autograd::rejoined(Incarnation incarnation) {
+  tell([&](State& state, TimePoint now) {
+    state.party.incarnation = incarnation;
+    state.conductor.rejoined({self_, incarnation, state.rank}, now);
+  });
+}
+
+bool Autograd::close(Deadline deadline) {
+  std::unordered_map<PassId, Promise<void>> begun;
+  std::unordered_map<PassId, std::shared_ptr<LocalPass>> passes;
+  std::unordered_map<ContextId, Graph> graphs;
+  std::unordered_map<GradientHandle, Tensors> gradients;
+  std::unordered_map<Incoming, Arrived> arrived;
+  {
+    auto state = state_.lock();
+    state->closed = true;
+    begun.swap(state->begun);
+    passes.swap(state->passes);
+    graphs.swap(state->graphs);
+    gradients.swap(state->gradients);
+    arrived.swap(state->arrived);
+  }
+  for (auto& [pass, promise] : begun) promise.fail(closed_error());
+  for (auto& [pass, local] : passes) local->abort("the node is closed");
+  return threads_.stop(deadline);
+}
+
+}  // namespace hawser

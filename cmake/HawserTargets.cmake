@@ -200,7 +200,7 @@ function(hawser_python_tests)
 
   add_test(NAME conformance.suites
     COMMAND ${Python_EXECUTABLE} -B "${PROJECT_SOURCE_DIR}/tests/conformance/check.py")
-  set_tests_properties(conformance.suites PROPERTIES TIMEOUT 900 LABELS conformance RUN_SERIAL ON
+  set_tests_properties(conformance.suites PROPERTIES TIMEOUT 1200 LABELS conformance RUN_SERIAL ON
     ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python")
 
   # Every example is run.

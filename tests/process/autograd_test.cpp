@@ -1,10 +1,11 @@
 // Distributed autograd between processes that compute, fail and die.
+#include "hawser/node/autograd.h"
+
 #include <ATen/ATen.h>
 #include <unistd.h>
 
 #include <future>
 
-#include "hawser/node/autograd.h"
 #include "process/world.h"
 
 namespace hawser::testing {
@@ -67,8 +68,7 @@ TEST_P(Autograd, GradientsAgreeWithDifferences) {
     at::Tensor up = x.detach().clone(), down = x.detach().clone();
     up[i] += kStep;
     down[i] -= kStep;
-    const double numeric =
-        (loss_of(up) - loss_of(down)).item<double>() / (2 * kStep);
+    const double numeric = (loss_of(up) - loss_of(down)).item<double>() / (2 * kStep);
     EXPECT_NEAR(analytic[i].item<double>(), numeric, 1e-6 * (1 + std::abs(numeric)));
   }
 }
@@ -96,8 +96,7 @@ TEST_P(Autograd, AProcessKilledInTheMidstOfBackward) {
   EXPECT_TRUE(eventually([&] { return idle(node, "middle"); }));
   {
     Context context(node);
-    const at::Tensor out =
-        node.call<at::Tensor>("middle", "scale_via", "other", "scale", x).get();
+    const at::Tensor out = node.call<at::Tensor>("middle", "scale_via", "other", "scale", x).get();
     context.backward({out.sum()});
     EXPECT_TRUE(at::equal(context.gradients().at(x), at::full({4}, 4.0, at::kDouble)));
   }
@@ -109,8 +108,8 @@ TEST_P(Autograd, TimesOutEverywhere) {
   Worker end(options("end"));
   Context context(node);
   const at::Tensor out = node.call<at::Tensor>("end", "stall_backward", leaf()).get();
-  const auto error = error_of(
-      [&] { context.backward({out.sum()}, {.timeout = std::chrono::milliseconds(300)}); });
+  const auto error =
+      error_of([&] { context.backward({out.sum()}, {.timeout = std::chrono::milliseconds(300)}); });
   EXPECT_EQ(error.kind(), ErrorKind::Timeout) << error.what();
   end.process().kill();
 }

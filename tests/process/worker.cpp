@@ -81,10 +81,10 @@ struct StallsBackward : torch::autograd::Function<StallsBackward> {
 void serve_autograd(Node& node, Channel& test) {
   const at::Tensor weight = at::full({4}, 2.0, at::kDouble).set_requires_grad(true);
   node.serve("scale", [weight](at::Tensor x) { return x * weight; });
-  node.serve("scale_via", [&node, weight](const std::string& next, const std::string& function,
-                                          at::Tensor x) {
-    return node.call<at::Tensor>(next, function, x * weight).get();
-  });
+  node.serve("scale_via",
+             [&node, weight](const std::string& next, const std::string& function, at::Tensor x) {
+               return node.call<at::Tensor>(next, function, x * weight).get();
+             });
   node.serve("stall_backward", [&test](at::Tensor x) { return StallsBackward::apply(x, &test); });
   node.serve("gradient", [&node, weight](std::int64_t context) {
     const auto gradients =

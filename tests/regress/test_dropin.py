@@ -93,6 +93,6 @@ def test_install_replaces_all_copies_once() -> None:
         assert remote_module.RemoteModule in ours.internal._internal_rpc_pickler._class_reducer_dict
         assert torch._jit_internal.RRef is torch.jit.annotations.RRef is optimizer.RRef is ours.RRef
         assert torch._jit_internal.PyRRef is ours.PyRRef
-        assert autograd is autograd_before
+        assert autograd is ours.dist_autograd is optimizer.dist_autograd is not autograd_before
         """),
     )

@@ -219,7 +219,8 @@ class CallInfo:
 
 def current_call() -> CallInfo | None: ...
 def measure_gil_waits(enabled: bool) -> None:
-    """While on, inspect()["gil_wait_us"] is how long threads waited for the interpreter lock."""
+    """While on, inspect() says how long threads of hawser waited for the interpreter lock
+    ("gil_wait_us", on average) and how often they took it ("gil_waits")."""
 
 def close_all() -> None:
     """Closes every node of this process."""

@@ -370,8 +370,9 @@ py::dict inspect(NodeCore& core) {
   out["connections_turned_away"] = report.connections_turned_away;
   out["shutdown_waits_for"] = report.shutdown_waits_for;
   out["functions"] = report.functions;
-  if (const auto wait = average_gil_wait()) {
-    out["gil_wait_us"] = std::chrono::duration<double, std::micro>(*wait).count();
+  if (const auto gil = measured_gil_waits()) {
+    out["gil_wait_us"] = std::chrono::duration<double, std::micro>(gil->average).count();
+    out["gil_waits"] = gil->count;
   }
   return out;
 }
@@ -494,7 +495,7 @@ void bind_node(py::module_& module) {
           [](NodeCore& core, const std::string& name) {
             return guarded(&core, [&] {
               const WithoutGil no_gil;
-              return core.rank_of(name);
+              return core.node().rank_of(name);
             });
           },
           py::arg("name"))

@@ -12,6 +12,7 @@
 #include "hawser/bindings/target.h"
 #include "hawser/bindings/torch_bridge.h"
 #include "hawser/node/function_table.h"
+#include "hawser/node/scripts.h"
 
 namespace hawser::bindings {
 namespace {
@@ -40,6 +41,15 @@ void close_all_nodes() {
   }
 }
 
+std::shared_ptr<NodeCore> core_of(const Node& node) {
+  auto nodes = open_nodes().lock();
+  for (const auto& each : *nodes) {
+    auto core = each.lock();
+    if (core && &core->node() == &node) return core;
+  }
+  throw Error(ErrorKind::Invalid, "the node is closed");
+}
+
 std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hooks hooks,
                                           Served served) {
   std::shared_ptr<NodeCore> core(
@@ -53,7 +63,7 @@ std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hook
     const WithGil gil;
     imports();
     log_to_python();
-    options.finders[wire::TargetKind::Script] = script_functions();
+    options.scripts = python_scripts();
   }
   if (trust == Trust::Full) {
     options.finders[wire::TargetKind::Python] = [functions](std::string_view name) {
@@ -143,18 +153,6 @@ void NodeCore::serve(std::string name, PyObject* function) {
   node_->serve_function(served_function(std::move(name), AnywhereObject(Object::shared(function))));
 }
 
-std::uint32_t NodeCore::rank_of(const std::string& name) {
-  {
-    auto ranks = ranks_.lock();
-    const auto known = ranks->find(name);
-    if (known != ranks->end()) return known->second;
-  }
-  const auto rank = node_->look_up(name);
-  if (!rank) throw Error(ErrorKind::Invalid, "there is no node '" + name + "'", {.node = name});
-  (*ranks_.lock())[name] = *rank;
-  return *rank;
-}
-
 Object NodeCore::exception_for(const Error& error, wire::ReceivedPayload& payload) const {
   const ErrorDetails& known = error.details();
   const Object details = Object::taken(PyDict_New());
@@ -203,6 +201,10 @@ Object PendingCall::read() {
   Object value = read_value(in, core_->picklers());
   in.finish();
   return value;
+}
+
+c10::IValue PendingCall::read_for_script(const c10::TypePtr& declared) {
+  return core_->node().scripts().program().read_result(answer_.payload, declared);
 }
 
 bool wait_interruptibly(Scheduler& scheduler, Event& event, Deadline deadline) {

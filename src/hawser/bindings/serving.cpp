@@ -6,6 +6,7 @@
 #include "hawser/bindings/future.h"
 #include "hawser/bindings/imports.h"
 #include "hawser/bindings/target.h"
+#include "hawser/bindings/torch_bridge.h"
 
 namespace hawser::bindings {
 namespace {
@@ -188,6 +189,7 @@ void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
 // ------------------------------------------------------------------------------- kept objects
 
 std::string KeptObject::type_name() const {
+  if (!script_type_.empty()) return script_type_;
   const WithGil gil;
   return Py_TYPE(object_.get())->tp_name;
 }
@@ -210,6 +212,11 @@ wire::Payload KeptObject::copy() {
     Raised described = describe(*core, raised.get());
     throw KeptFailure{std::move(described.error), std::move(described.payload)};
   }
+}
+
+c10::IValue KeptObject::script_value(const c10::TypePtr& declared) {
+  const WithGil gil;
+  return script_value_of(object_.get(), declared);
 }
 
 void KeptObject::call(const CallContext& context, std::string_view method) {

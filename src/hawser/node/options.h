@@ -24,6 +24,9 @@ using agent::FailureDetectorOptions;
 using transport::tcp::TlsOptions;
 
 class Function;  // node/function.h
+namespace script {
+class Program;  // script/program.h
+}
 
 // A call without a time limit.
 inline constexpr Duration kForever = Duration::max();
@@ -48,9 +51,12 @@ struct NodeOptions {
   // Served from the start: made by make_function(). What serve() adds later may be called too
   // early.
   std::vector<std::shared_ptr<Function>> functions{};
-  // For bindings to other languages: finds what runs a call to a script or Python function of that
-  // name. Called on the thread that reads the network, so it must not wait. Such calls are refused
-  // where there is none.
+  // Script functions that others may call, and that scripts here call elsewhere. Calls to script
+  // functions are refused where there is none.
+  std::shared_ptr<const script::Program> scripts{};
+  // For bindings to other languages: finds what runs a call to a function of that name. Called on
+  // the thread that reads the network, so it must not wait. Such calls are refused where there is
+  // none.
   using FindFunction = std::function<std::shared_ptr<Function>(std::string_view name)>;
   std::map<wire::TargetKind, FindFunction> finders{};
 

@@ -203,6 +203,9 @@ MESSAGE_KINDS: tuple[str, ...]
 """What `faults` can name: {"fail": kinds, "delay": {kind: seconds}, "times": int}."""
 
 def _received_reference(index: int) -> PyRRef: ...
+def _own_reference(other: Any) -> PyRRef | None:
+    """A reference that a script has returned, which is of torch's own class, as one of hawser's;
+    None if it is torch's own indeed."""
 
 class CallInfo:
     """The call that this thread serves."""

@@ -125,7 +125,7 @@ Object call_and_wait(NodeCore& core, const CallRequest& request) {
 }  // namespace
 
 Object run_written(NodeCore& core, const CallOptions& options, WrittenCall&& written) {
-  auto call = std::make_shared<PendingCall>(core.shared_from_this());
+  auto call = std::make_shared<PendingCall>(core.shared_from_this(), written.returns);
   UniqueFunction<void()> canceller;
   {
     const WithoutGil no_gil;

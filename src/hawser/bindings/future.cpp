@@ -2,7 +2,6 @@
 
 #include <torch/csrc/jit/python/pybind_utils.h>
 
-#include <algorithm>
 #include <mutex>
 
 #include "hawser/bindings/imports.h"
@@ -20,18 +19,16 @@ using torch::jit::PythonFutureWrapper;
 // The answer of a call, read when the first one asks for it, and kept.
 class Reading {
  public:
-  // `declared` is the type that TorchScript has for the result; null if it has none.
-  explicit Reading(std::shared_ptr<PendingCall> call, c10::TypePtr declared = nullptr)
-      : call_(std::move(call)), declared_(std::move(declared)) {}
+  explicit Reading(std::shared_ptr<PendingCall> call) : call_(std::move(call)) {}
 
   PendingCall& call() { return *call_; }
-  const c10::TypePtr& declared() const { return declared_; }
+  const c10::TypePtr& declared() const { return call_->declared(); }
 
   // For scripts, where there is a type: needs no interpreter lock. Throws Error. Of an answer.
   const c10::IValue& script_value() {
     std::call_once(script_value_read_, [this] {
       try {
-        script_value_ = call_->read_for_script(declared_);
+        script_value_ = call_->read_for_script();
       } catch (...) {
         unreadable_ = std::current_exception();
       }
@@ -45,7 +42,7 @@ class Reading {
     if (call_->failed()) call_->read();  // throws: an exception of its own for each who asks
     if (!begun_.exchange(true)) {
       try {
-        value_ = AnywhereObject(declared_ ? converted() : call_->read());
+        value_ = AnywhereObject(declared() ? converted() : call_->read());
       } catch (...) {
         keep_error();
       }
@@ -75,7 +72,6 @@ class Reading {
   }
 
   const std::shared_ptr<PendingCall> call_;
-  const c10::TypePtr declared_;
   std::once_flag script_value_read_;
   c10::IValue script_value_;
   std::exception_ptr unreadable_;
@@ -121,22 +117,6 @@ struct CallFailed : std::runtime_error {
   std::shared_ptr<Reading> reading;
 };
 
-// Whether reading a value of that type may run a script: __setstate__ of a class.
-bool may_hold_objects(const c10::Type& type) {
-  switch (type.kind()) {
-    case c10::TypeKind::ClassType:
-    case c10::TypeKind::InterfaceType:
-    case c10::TypeKind::AnyType:
-    case c10::TypeKind::UnionType:
-      return true;
-    default:
-      break;
-  }
-  const auto parts = type.containedTypes();
-  return std::any_of(parts.begin(), parts.end(),
-                     [](const c10::TypePtr& part) { return may_hold_objects(*part); });
-}
-
 // Completes the torch future of a call. Where somebody has attached a callback, which may be any
 // Python, that is done by a hand of the crew, else at once.
 class Completion : public std::enable_shared_from_this<Completion> {
@@ -144,7 +124,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   Completion(std::shared_ptr<Reading> reading, c10::intrusive_ptr<TorchFuture> future)
       : reading_(std::move(reading)),
         future_(std::move(future)),
-        runs_scripts_(reading_->declared() && may_hold_objects(*reading_->declared())) {}
+        runs_scripts_(reading_->declared() && has_named_type(*reading_->declared())) {}
 
   Reading& reading() { return *reading_; }
 
@@ -305,7 +285,7 @@ Object start_call(const std::shared_ptr<NodeCore>& core, const CallOptions& opti
   auto torch_future =
       c10::make_intrusive<TorchFuture>(declared ? declared : c10::PyObjectType::get());
   auto completion = std::make_shared<Completion>(
-      std::make_shared<Reading>(std::make_shared<PendingCall>(core), declared), torch_future);
+      std::make_shared<Reading>(std::make_shared<PendingCall>(core, declared)), torch_future);
   UniqueFunction<void()> canceller;
   {
     const WithoutGil no_gil;

@@ -59,10 +59,16 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
   std::unique_ptr<Node> node_;
 };
 
+// Whether values of that type are of one that has a name, or contain such: they are read as what
+// the type says, and that may run a script (__setstate__).
+bool has_named_type(const c10::Type& type);
+
 // A call that was made from Python. The answer is kept as it came; it is read by who waits.
 class PendingCall {
  public:
-  explicit PendingCall(std::shared_ptr<NodeCore> core) : core_(std::move(core)) {}
+  // `declared` is the type that TorchScript has for the result; null if it has none.
+  explicit PendingCall(std::shared_ptr<NodeCore> core, c10::TypePtr declared = nullptr)
+      : core_(std::move(core)), declared_(std::move(declared)) {}
 
   NodeCore& core() const { return *core_; }
   const Event& answered() const { return answered_; }
@@ -83,10 +89,12 @@ class PendingCall {
   Object read();
   // The same as a value of TorchScript, without the interpreter lock. Throws Error. Of a call that
   // has not failed.
-  c10::IValue read_for_script(const c10::TypePtr& declared);
+  c10::IValue read_for_script();
+  const c10::TypePtr& declared() const { return declared_; }
 
  private:
   const std::shared_ptr<NodeCore> core_;
+  const c10::TypePtr declared_;
   Event answered_;
   agent::Answer answer_;
 };

@@ -186,6 +186,15 @@ void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
   });
 }
 
+void run_method(const std::shared_ptr<NodeCore>& core, const CallContext& context,
+                const c10::IValue& value, std::string_view method) {
+  run(core, context, [&](Object& function) {
+    const Object object = python_of(*core, value);
+    const Object name = as_text(method);
+    function = Object::taken(PyObject_GetAttr(object.get(), name.get()));
+  });
+}
+
 // ------------------------------------------------------------------------------- kept objects
 
 std::string KeptObject::type_name() const {

@@ -15,6 +15,10 @@ namespace hawser::bindings {
 void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
                 const CallContext& context);
 
+// Calls a method of a value that a script or an operator has left behind a reference.
+void run_method(const std::shared_ptr<NodeCore>& core, const CallContext& context,
+                const c10::IValue& value, std::string_view method);
+
 // A Python object behind references.
 class KeptObject final : public Kept {
  public:

@@ -203,7 +203,7 @@ std::vector<transport::Transport*> Node::Machinery::listen() {
 
 void Node::Machinery::start(Node& node) {
   node_ = &node;
-  scripts_ = std::make_unique<ScriptHost>(node, options_.scripts);
+  scripts_ = std::make_unique<ScriptHost>(node, options_.scripts, options_.call_method);
   check_options(options_);
   directory_ = std::make_unique<agent::StoreDirectory>(open_store());
   check_options(options_);  // env:// may have filled in rank and world size

@@ -18,12 +18,17 @@
 #include "hawser/transport/tcp/tls.h"
 #include "hawser/wire/message.h"
 
+namespace c10 {
+struct IValue;
+}
+
 namespace hawser {
 
 using agent::FailureDetectorOptions;
 using transport::tcp::TlsOptions;
 
-class Function;  // node/function.h
+class CallContext;  // node/call_context.h
+class Function;     // node/function.h
 namespace script {
 class Program;  // script/program.h
 }
@@ -59,6 +64,12 @@ struct NodeOptions {
   // none.
   using FindFunction = std::function<std::shared_ptr<Function>(std::string_view name)>;
   std::map<wire::TargetKind, FindFunction> finders{};
+
+  // Likewise: answers a call of a method that a value which a script or an operator has left does
+  // not have itself.
+  using CallMethod = std::function<void(const CallContext& context, const c10::IValue& value,
+                                        std::string_view method)>;
+  CallMethod call_method{};
 
   // Of a call that gives no other.
   Duration call_timeout = std::chrono::seconds(60);

@@ -183,14 +183,11 @@ std::size_t bytes_of(const c10::IValue& value) {
   return bytes;
 }
 
-// The arguments of a method as Python writes them: a tuple, and perhaps a dict.
+// The arguments of a method as they are written for any other: a tuple, and perhaps a dict.
 script::Stack read_method_stack(const CallContext& context, const c10::IValue& self,
                                 const c10::FunctionSchema& schema) {
   PayloadReader in(context.call()->payload());
   const script::Program* const program = context.node().scripts().shared_program().get();
-  if (in.at_end() || in.peek() != wire::Tag::Tuple) {
-    throw Error(ErrorKind::Invalid, "a method of a script takes values that TorchScript knows");
-  }
   script::Stack stack{self};
   const c10::IValue positional = read_ivalue(in, program);
   for (const c10::IValue& value : positional.toTupleRef().elements()) stack.push_back(value);
@@ -199,6 +196,7 @@ script::Stack read_method_stack(const CallContext& context, const c10::IValue& s
     const c10::IValue named = read_ivalue(in, program);
     if (!named.isGenericDict()) throw Error(ErrorKind::Invalid, "malformed keywords");
     for (const auto& entry : named.toGenericDict()) {
+      if (!entry.key().isString()) throw Error(ErrorKind::Invalid, "malformed keywords");
       keywords.emplace(entry.key().toStringRef(), entry.value());
     }
   }
@@ -210,6 +208,15 @@ script::Stack read_method_stack(const CallContext& context, const c10::IValue& s
   stack = script::complete_stack(schema, std::move(stack), keywords);
   schema.checkAndNormalizeInputs(stack);
   return stack;
+}
+
+// Of a script class. Null when there is none, or the arguments are not for scripts.
+torch::jit::Function* find_script_method(const c10::IValue& value, const CallContext& context,
+                                         std::string_view method) {
+  if (!value.isObject()) return nullptr;
+  const PayloadReader in(context.call()->payload());
+  if (in.at_end() || in.peek() != wire::Tag::Tuple) return nullptr;
+  return value.toObjectRef().type()->findMethod(std::string(method));
 }
 
 }  // namespace
@@ -231,9 +238,10 @@ wire::Payload KeptValue<c10::IValue>::copy() {
 
 template <>
 void KeptValue<c10::IValue>::call(const CallContext& context, std::string_view method) {
-  torch::jit::Function* const function =
-      value_->isObject() ? value_->toObjectRef().type()->findMethod(std::string(method)) : nullptr;
+  torch::jit::Function* const function = find_script_method(*value_, context, method);
   if (!function) {
+    const auto& otherwise = context.node().scripts().call_method();
+    if (otherwise) return otherwise(context, *value_, method);
     return (*find_method(context, typeid(c10::IValue), method))(context, value_.get());
   }
   script::Invocation invocation{.function = function};

@@ -162,7 +162,14 @@ namespace {
 // registry is, which takes nothing but a plain function; never destroyed.
 struct Replaced {
   Replacement by;
-  std::shared_ptr<torch::jit::Operator> stock;
+  std::shared_ptr<torch::jit::Operator> stock;  // null without Python: libtorch alone has none
+
+  Operation stock_operation(const Node* use) const {
+    if (stock) return stock->getOperation(use);
+    return [](Stack&) {
+      throw Error(ErrorKind::Invalid, "there is no node in this process that scripts could use");
+    };
+  }
 };
 Guarded<std::unordered_map<c10::Symbol, Replaced>>& replaced() {
   static auto* const known = new Guarded<std::unordered_map<c10::Symbol, Replaced>>;
@@ -171,7 +178,7 @@ Guarded<std::unordered_map<c10::Symbol, Replaced>>& replaced() {
 
 Operation make_operation(const Node* use) {
   const Replaced found = replaced().lock()->at(use->kind());
-  return found.by.make(use, found.stock->getOperation(use));
+  return found.by.make(use, found.stock_operation(use));
 }
 
 }  // namespace
@@ -182,10 +189,10 @@ void replace_operator(Replacement replacement) {
   const auto symbol = c10::Symbol::fromQualString(name);
   const auto alias_analysis = replacement.alias_analysis;
   const auto& present = torch::jit::getAllOperatorsFor(symbol);
-  TORCH_CHECK(present.size() == 1, "expected one operator ", name, ", found ", present.size());
-  const std::shared_ptr<torch::jit::Operator> stock = present.front();
+  TORCH_CHECK(present.size() <= 1, "expected one operator ", name, ", found ", present.size());
+  const auto stock = present.empty() ? nullptr : present.front();
   replaced().lock()->insert_or_assign(symbol, Replaced{std::move(replacement), stock});
-  torch::jit::deregisterOperator(stock->schema());
+  if (stock) torch::jit::deregisterOperator(stock->schema());
   torch::jit::registerOperator(name == schema
                                    ? torch::jit::Operator(symbol, make_operation, alias_analysis)
                                    : torch::jit::Operator(schema, make_operation, alias_analysis));
@@ -194,6 +201,7 @@ void replace_operator(Replacement replacement) {
 void replace_operators(FindHost find) {
   static std::once_flag once;
   std::call_once(once, [find] {
+    const torch::distributed::rpc::RegisterWorkerInfoOnce known_to_scripts;
     for (Replacement& replacement : all(find)) replace_operator(std::move(replacement));
   });
 }

@@ -28,7 +28,8 @@ struct Replacement {
 };
 
 // For scripts that are run from now on: what a script has been compiled to when it ran is kept. For
-// the whole process, and for good. The operator must exist, without overloads.
+// the whole process, and for good. The operator must have no overloads; where
+// libtorch has none of that name (that is so without Python), it is added.
 void replace_operator(Replacement replacement);
 
 // The node that a script on this thread belongs to; null where there is none, and then torch's own

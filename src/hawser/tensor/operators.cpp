@@ -4,6 +4,7 @@
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_type.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/rref_interface.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -74,6 +75,8 @@ class Converter {
         return as_tuple(std::move(value), type->cast<c10::TupleType>());
       case c10::TypeKind::DictType:
         return as_dict(std::move(value), *type->castRaw<c10::DictType>());
+      case c10::TypeKind::EnumType:
+        return as_enum(std::move(value), type->cast<c10::EnumType>());
       case c10::TypeKind::RRefType:
         return as_reference(std::move(value), type->castRaw<c10::RRefType>()->getElementType());
       default:
@@ -161,6 +164,23 @@ class Converter {
       dict.insert_or_assign(*std::move(key), *std::move(item));
     }
     return c10::IValue(std::move(dict));
+  }
+
+  // Of the names of its class and of its member, as it travels.
+  static Converted as_enum(c10::IValue value, const c10::EnumTypePtr& type) {
+    if (value.isEnum()) return only_if(value.type()->isSubtypeOf(*type), std::move(value));
+    if (!value.isTuple() || value.toTupleRef().elements().size() != 2) return std::nullopt;
+    const c10::IValue& name = value.toTupleRef().elements()[0];
+    const c10::IValue& member = value.toTupleRef().elements()[1];
+    if (!name.isString() || !member.isString() ||
+        name.toStringRef() != type->qualifiedClassName().qualifiedName()) {
+      return std::nullopt;
+    }
+    for (const auto& [known, number] : type->enumNamesValues()) {
+      if (known != member.toStringRef()) continue;
+      return c10::IValue(c10::make_intrusive<c10::ivalue::EnumHolder>(type, known, number));
+    }
+    return std::nullopt;
   }
 
   // The type of what a reference leads to is believed.

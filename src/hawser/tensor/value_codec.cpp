@@ -199,15 +199,11 @@ c10::IValue read_state(PayloadReader& in, const NamedTypes* types) {
   return object;
 }
 
-c10::IValue read_enum(PayloadReader& in, const NamedTypes* types) {
-  const std::string name(in.string());
-  const auto type = type_named<c10::EnumType>(name, types);
-  const std::string member(in.string());
-  for (const auto& [known, value] : type->enumNamesValues()) {
-    if (known != member) continue;
-    return c10::IValue(c10::make_intrusive<c10::ivalue::EnumHolder>(type, known, value));
-  }
-  throw Error(ErrorKind::Invalid, "'" + name + "' has no member '" + member + "' here");
+// Libtorch does not find an enum by its name, so it is made when its type is known: converted().
+c10::IValue read_enum(PayloadReader& in) {
+  std::string name(in.string());
+  return c10::ivalue::Tuple::create(c10::IValue(std::move(name)),
+                                    c10::IValue(std::string(in.string())));
 }
 
 }  // namespace
@@ -307,7 +303,7 @@ c10::IValue read_ivalue_record(PayloadReader& in, wire::ValueReader::Record reco
   if (record.type == kDeviceRecord) return read_device(in);
   if (record.type == kObjectRecord) return read_object(in, record.count - 1, types);
   if (record.type == kStateRecord) return read_state(in, types);
-  if (record.type == kEnumRecord) return read_enum(in, types);
+  if (record.type == kEnumRecord) return read_enum(in);
   return c10::ivalue::Tuple::create(read_elements(in, record.count, types));
 }
 

@@ -42,7 +42,7 @@ void write_ivalue(PayloadWriter& out, const c10::IValue& value);
 // Takes the tensors out of the value where it can, so that they may be handed back (pack.h).
 void write_ivalue(PayloadWriter& out, c10::IValue&& value);
 
-// The classes and enums that received values may be instances of.
+// The classes that received values may be instances of.
 class NamedTypes {
  public:
   virtual ~NamedTypes() = default;
@@ -51,8 +51,9 @@ class NamedTypes {
 
 // What typed C++ or Python wrote can be read as well: bytes become a string, a struct a tuple.
 // Element types of lists, dicts and references do not travel: they are what all elements have in
-// common, else Any. What is to become the argument of an operator or script function is converted
-// to the type that it declares (see operators.h).
+// common, else Any. An enum is read as the names of its class and its member. What is to become the
+// argument of an operator or script function is converted to the type that it declares (see
+// operators.h).
 // Without `types` instances of classes are refused.
 c10::IValue read_ivalue(PayloadReader& in, const NamedTypes* types = nullptr);
 

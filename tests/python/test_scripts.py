@@ -220,7 +220,7 @@ def test_errors_reach_the_script_and_keep_their_kind_in_futures(world: hawser.No
     with pytest.raises(hawser.RemoteError, match="x must not be 0"):
         scripted.call_failing_later("peer").wait()
     with pytest.raises(RuntimeError, match="more than set timeout"):
-        scripted.call_within("peer", 100_000, 0.05)
+        scripted.call_within("peer", 20_000, 0.02)
 
 
 def test_the_time_limit_of_the_node_is_that_of_its_scripts() -> None:

@@ -224,6 +224,9 @@ MESSAGE_KINDS: tuple[str, ...]
 """What `faults` can name: {"fail": kinds, "delay": {kind: seconds}, "times": int}."""
 
 def _received_reference(index: int) -> PyRRef: ...
+def _own_reference(other: Any) -> PyRRef | None:
+    """A reference that a script has returned, which is of torch's own class, as one of hawser's;
+    None if it is torch's own indeed."""
 
 class CallInfo:
     """The call that this thread serves."""
@@ -248,7 +251,8 @@ def set_current_context(context: int | None) -> None:
 task_context: ContextVar[int | None]
 
 def measure_gil_waits(enabled: bool) -> None:
-    """While on, inspect()["gil_wait_us"] is how long threads waited for the interpreter lock."""
+    """While on, inspect() says how long threads of hawser waited for the interpreter lock
+    ("gil_wait_us", on average) and how often they took it ("gil_waits")."""
 
 def close_all() -> None:
     """Closes every node of this process."""

@@ -74,6 +74,10 @@ def install() -> None:
     _replace("torch._C._distributed_rpc_testing", importlib.import_module("hawser.rpc._testing"))
     _replace("torch.distributed.autograd", hawser.rpc.dist_autograd)
     _rebind_earlier_copies(hawser.rpc)
+    for function, operator in (("get_gradients", "get_gradients"), ("backward", "dist_backward")):
+        torch.jit._builtins._register_builtin(
+            getattr(hawser.rpc.dist_autograd, function), f"aten::{operator}"
+        )
     for kind, reducer in reducers.items():
         hawser.rpc.internal._internal_rpc_pickler._register_reducer(kind, reducer)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -175,6 +175,37 @@ for _name, _method in {
     _method.__name__ = _name
     _method.__qualname__ = f"PyRRef.{_name}"
     setattr(PyRRef, _name, _method)
+
+
+# --- what scripts return ---
+#
+# libtorch hands a reference to Python as an object of its own class, whose methods would take it for
+# one of its own. They are replaced, once, and leave real ones of torch's alone.
+
+
+def _adopting(name: str, stock: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(stock)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = _native._own_reference(self)
+        if own is None:
+            return stock(self, *args, **kwargs)
+        return getattr(own, name)(*args, **kwargs)
+
+    return method
+
+
+def _adopt_references_of_scripts() -> None:
+    torch_class: Any = PyRRef.__base__
+    for name in (
+        *("is_owner", "confirmed_by_owner", "owner", "owner_name", "to_here", "local_value"),
+        *("rpc_sync", "rpc_async", "remote", "backward", "__repr__", "__reduce_ex__"),
+        *("_serialize", "_get_type", "_get_future"),
+        *("_get_profiling_future", "_set_profiling_future"),
+    ):
+        setattr(torch_class, name, _adopting(name, getattr(torch_class, name)))
+
+
+_adopt_references_of_scripts()
 
 
 class RRef(PyRRef, Generic[T]):

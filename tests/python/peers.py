@@ -31,6 +31,10 @@ def nothing() -> None:
     pass
 
 
+def value_of(ref: Any) -> Any:
+    return ref.local_value() if ref.is_owner() else ref.to_here()
+
+
 def echo(value: Any) -> Any:
     return value
 

@@ -15,9 +15,7 @@ from ._agent import (
 from ._invoke import _invoke_rpc_builtin, _invoke_rpc_python_udf, _invoke_rpc_torchscript
 from ._later import (
     RemoteProfilerManager,
-    _disable_jit_rref_pickle,
     _disable_server_process_global_profiler,
-    _enable_jit_rref_pickle,
     _enable_server_process_global_profiler,
     _set_profiler_node_id,
 )
@@ -31,7 +29,7 @@ from ._rref import (
     _invoke_remote_torchscript,
     _rref_context_get_debug_info,
 )
-from ._stock import WorkerInfo
+from ._stock import WorkerInfo, _disable_jit_rref_pickle, _enable_jit_rref_pickle
 from .constants import (
     _DEFAULT_INIT_METHOD,
     _DEFAULT_NUM_WORKER_THREADS,

@@ -1,4 +1,4 @@
-"""Stand-ins for what is not there yet: profiling, scripts.
+"""Stand-ins for what is not there yet: profiling.
 
 Everything that a later change replaces is here and nowhere else. What init_rpc and shutdown call
 does nothing; what a program would call raises NotImplementedError.
@@ -13,17 +13,6 @@ from . import _stock
 
 def _not_yet(what: str) -> NotImplementedError:
     return NotImplementedError(f"hawser.rpc does not have {what} yet")
-
-
-# --- scripts ---
-
-
-def _enable_jit_rref_pickle() -> None:
-    raise _not_yet("references in scripts")
-
-
-def _disable_jit_rref_pickle() -> None:
-    raise _not_yet("references in scripts")
 
 
 # --- profiling ---

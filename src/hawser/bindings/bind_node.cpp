@@ -115,7 +115,7 @@ Object call_and_wait(NodeCore& core, const CallRequest& request) {
 }  // namespace
 
 Object run_written(NodeCore& core, const CallOptions& options, WrittenCall&& written) {
-  auto call = std::make_shared<PendingCall>(core.shared_from_this());
+  auto call = std::make_shared<PendingCall>(core.shared_from_this(), written.returns);
   UniqueFunction<void()> canceller;
   {
     const WithoutGil no_gil;
@@ -365,8 +365,9 @@ py::dict inspect(NodeCore& core) {
   autograd["contexts"] = report.autograd.contexts;
   autograd["passes"] = report.autograd.passes;
   out["autograd"] = std::move(autograd);
-  if (const auto wait = average_gil_wait()) {
-    out["gil_wait_us"] = std::chrono::duration<double, std::micro>(*wait).count();
+  if (const auto gil = measured_gil_waits()) {
+    out["gil_wait_us"] = std::chrono::duration<double, std::micro>(gil->average).count();
+    out["gil_waits"] = gil->count;
   }
   return out;
 }
@@ -489,7 +490,7 @@ void bind_node(py::module_& module) {
           [](NodeCore& core, const std::string& name) {
             return guarded(&core, [&] {
               const WithoutGil no_gil;
-              return core.rank_of(name);
+              return core.node().rank_of(name);
             });
           },
           py::arg("name"))

@@ -2,7 +2,11 @@
 
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <mutex>
+
+#include "hawser/bindings/imports.h"
 #include "hawser/bindings/torch_bridge.h"
+#include "hawser/script/host.h"
 
 namespace py = pybind11;
 
@@ -18,13 +22,27 @@ class Reading {
   explicit Reading(std::shared_ptr<PendingCall> call) : call_(std::move(call)) {}
 
   PendingCall& call() { return *call_; }
+  const c10::TypePtr& declared() const { return call_->declared(); }
+
+  // For scripts, where there is a type: needs no interpreter lock. Throws Error. Of an answer.
+  const c10::IValue& script_value() {
+    std::call_once(script_value_read_, [this] {
+      try {
+        script_value_ = call_->read_for_script();
+      } catch (...) {
+        unreadable_ = std::current_exception();
+      }
+    });
+    if (unreadable_) std::rethrow_exception(unreadable_);
+    return script_value_;
+  }
 
   // Borrowed. Throws PythonErrorSet.
   PyObject* value() {
     if (call_->failed()) call_->read();  // throws: an exception of its own for each who asks
     if (!begun_.exchange(true)) {
       try {
-        value_ = AnywhereObject(call_->read());
+        value_ = AnywhereObject(declared() ? converted() : call_->read());
       } catch (...) {
         keep_error();
       }
@@ -40,12 +58,23 @@ class Reading {
   }
 
  private:
+  Object converted() {
+    {
+      const WithoutGil no_gil;  // another thread may be reading it
+      script_value();
+    }
+    return python_of(call_->core(), script_value());
+  }
+
   void keep_error() {
     set_python_error(&call_->core());
     error_ = AnywhereObject(take_raised());
   }
 
   const std::shared_ptr<PendingCall> call_;
+  std::once_flag script_value_read_;
+  c10::IValue script_value_;
+  std::exception_ptr unreadable_;
   std::atomic<bool> begun_{false};
   Event done_;
   AnywhereObject value_;
@@ -93,7 +122,9 @@ struct CallFailed : std::runtime_error {
 class Completion : public std::enable_shared_from_this<Completion> {
  public:
   Completion(std::shared_ptr<Reading> reading, c10::intrusive_ptr<TorchFuture> future)
-      : reading_(std::move(reading)), future_(std::move(future)) {}
+      : reading_(std::move(reading)),
+        future_(std::move(future)),
+        runs_scripts_(reading_->declared() && has_named_type(*reading_->declared())) {}
 
   Reading& reading() { return *reading_; }
 
@@ -104,7 +135,9 @@ class Completion : public std::enable_shared_from_this<Completion> {
       // Under the lock, so that a callback is attached before or after, not meanwhile.
       auto watched = watched_.lock();
       const std::size_t own_users = watched->by_object ? 2 : 1;
-      if (!watched->by_callback && future_.use_count() <= own_users) return complete();
+      if (!runs_scripts_ && !watched->by_callback && future_.use_count() <= own_users) {
+        return complete();
+      }
     }
     reading_->call().core().node().scheduler()->post(
         [self = shared_from_this()] { self->complete(); });
@@ -118,13 +151,18 @@ class Completion : public std::enable_shared_from_this<Completion> {
     try {
       if (error_) {
         future_->setErrorIfNeeded(std::make_exception_ptr(CallFailed(error_->message(), reading_)));
-      } else if (!future_->completed()) {  // by set_result(), which users may call
+      } else if (future_->completed()) {
+        // By set_result(), which users may call.
+      } else if (reading_->declared()) {
+        future_->markCompleted(reading_->script_value(), std::vector<TorchFuture::WeakStorage>());
+      } else {
         future_->markCompleted(c10::IValue(c10::intrusive_ptr<c10::ivalue::PyObjectHolder>(
                                    c10::make_intrusive<LazyValue>(reading_))),
                                std::vector<TorchFuture::WeakStorage>());
       }
     } catch (const std::exception&) {
-      // Completed by somebody else a moment ago: the first one counts.
+      // Completed by somebody else a moment ago: then that counts. Or it could not be read.
+      future_->setErrorIfNeeded(std::current_exception());
     }
   }
 
@@ -134,6 +172,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   };
   const std::shared_ptr<Reading> reading_;
   const c10::intrusive_ptr<TorchFuture> future_;
+  const bool runs_scripts_;  // when its value is read
   std::optional<Error> error_;
   Guarded<Watched> watched_;
 };
@@ -242,9 +281,11 @@ MadeFuture make_future(const std::shared_ptr<NodeCore>& core) {
 
 Object start_call(const std::shared_ptr<NodeCore>& core, const CallOptions& options,
                   WrittenCall&& call, Object kept_alive) {
-  auto torch_future = c10::make_intrusive<TorchFuture>(c10::PyObjectType::get());
+  const c10::TypePtr declared = call.returns;
+  auto torch_future =
+      c10::make_intrusive<TorchFuture>(declared ? declared : c10::PyObjectType::get());
   auto completion = std::make_shared<Completion>(
-      std::make_shared<Reading>(std::make_shared<PendingCall>(core)), torch_future);
+      std::make_shared<Reading>(std::make_shared<PendingCall>(core, declared)), torch_future);
   UniqueFunction<void()> canceller;
   {
     const WithoutGil no_gil;
@@ -256,6 +297,19 @@ Object start_call(const std::shared_ptr<NodeCore>& core, const CallOptions& opti
       wrapped(std::make_shared<CallFuture>(std::move(completion), std::move(torch_future),
                                            std::move(canceller), std::move(kept_alive))));
 }
+
+namespace {
+
+void set_python_error(const script::CallError& failed) {
+  PyObject* const exception =
+      PyObject_CallFunction(imports().make_exception, "ss{}",
+                            std::string(to_string(failed.error().kind())).c_str(), failed.what());
+  if (!exception) return;  // and that is the error
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception)), exception);
+  Py_DECREF(exception);
+}
+
+}  // namespace
 
 bool is_torch_future(PyObject* object) { return py::isinstance<PythonFutureWrapper>(object); }
 
@@ -295,6 +349,8 @@ void bind_future(py::module_& module) {
         failed.reading->value();
       } catch (const PythonErrorSet&) {
       }
+    } catch (const script::CallError& failed) {  // of a future that a script has made
+      set_python_error(failed);
     }
   });
   py::class_<CallFuture, PythonFutureWrapper, Holder>(module, "Future")

@@ -74,9 +74,11 @@ void measure_gil_waits(bool enabled) {
   measuring.store(enabled);
 }
 
-std::optional<std::chrono::nanoseconds> average_gil_wait() {
+std::optional<GilWaits> measured_gil_waits() {
   if (!measuring.load()) return std::nullopt;
-  return std::chrono::nanoseconds(waited_ns.load() / std::max<std::int64_t>(waits.load(), 1));
+  const std::int64_t count = waits.load();
+  const std::chrono::nanoseconds average(waited_ns.load() / std::max<std::int64_t>(count, 1));
+  return GilWaits{count, average};
 }
 
 WithGil::~WithGil() {

@@ -4,6 +4,7 @@
 #include <cxxabi.h>
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 
 // The interpreter lock, and Python objects on threads that do not hold it.
@@ -39,10 +40,14 @@ class WithGil {
   const bool had_it_;
 };
 
-// How long threads of hawser waited for the lock, on average, since measuring was switched on.
-// Nothing while it is off.
+// How often threads of hawser took the lock and how long they waited for it, since measuring was
+// switched on. Nothing while it is off.
+struct GilWaits {
+  std::int64_t count;
+  std::chrono::nanoseconds average;
+};
 void measure_gil_waits(bool enabled);
-std::optional<std::chrono::nanoseconds> average_gil_wait();
+std::optional<GilWaits> measured_gil_waits();
 
 // Lets go of it for a scope. Must hold it.
 class WithoutGil {

@@ -32,6 +32,7 @@ const Imports& imports() {
       .emit_log = attribute("hawser.logs", "emit"),
       .script_function = attribute("torch.jit", "ScriptFunction"),
       .qualified_name = attribute("torch._jit_internal", "_qualified_name"),
+      .script_class = attribute("torch.jit._state", "_get_script_class"),
       .size_of = attribute("sys", "getsizeof"),
       .current_node = attribute("hawser.references", "current_node"),
       .find_builtin = attribute("torch.jit._builtins", "_find_builtin"),

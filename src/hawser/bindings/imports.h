@@ -17,6 +17,7 @@ struct Imports {
   PyObject* emit_log;         // hawser.logs
   PyObject* script_function;  // torch.jit.ScriptFunction
   PyObject* qualified_name;   // torch._jit_internal._qualified_name
+  PyObject* script_class;     // torch.jit._state._get_script_class
   PyObject* size_of;          // sys.getsizeof
   PyObject* current_node;     // hawser.references
   PyObject* find_builtin;     // torch.jit._builtins._find_builtin

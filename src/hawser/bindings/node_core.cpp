@@ -1,6 +1,9 @@
 #include "hawser/bindings/node_core.h"
 
 #include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+
+#include <algorithm>
 
 #include "hawser/base/log.h"
 #include "hawser/bindings/bind_node.h"
@@ -12,6 +15,7 @@
 #include "hawser/bindings/target.h"
 #include "hawser/bindings/torch_bridge.h"
 #include "hawser/node/function_table.h"
+#include "hawser/node/scripts.h"
 
 namespace hawser::bindings {
 namespace {
@@ -40,6 +44,15 @@ void close_all_nodes() {
   }
 }
 
+std::shared_ptr<NodeCore> core_of(const Node& node) {
+  auto nodes = open_nodes().lock();
+  for (const auto& each : *nodes) {
+    auto core = each.lock();
+    if (core && &core->node() == &node) return core;
+  }
+  throw Error(ErrorKind::Invalid, "the node is closed");
+}
+
 std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hooks hooks,
                                           Served served) {
   std::shared_ptr<NodeCore> core(
@@ -53,13 +66,19 @@ std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hook
     const WithGil gil;
     imports();
     log_to_python();
-    options.finders[wire::TargetKind::Script] = script_functions();
+    options.scripts = python_scripts();
   }
   if (trust == Trust::Full) {
     options.finders[wire::TargetKind::Python] = [functions](std::string_view name) {
       return functions->find(name);
     };
   }
+  options.call_method = [weak = std::weak_ptr(core)](const CallContext& context,
+                                                     const c10::IValue& value,
+                                                     std::string_view method) {
+    if (const auto alive = weak.lock()) return run_method(alive, context, value, method);
+    throw Error(ErrorKind::Invalid, "the node is closed");
+  };
   for (auto& [name, function] : served) {
     options.functions.push_back(core->served_function(std::move(name), std::move(function)));
   }
@@ -143,18 +162,6 @@ void NodeCore::serve(std::string name, PyObject* function) {
   node_->serve_function(served_function(std::move(name), AnywhereObject(Object::shared(function))));
 }
 
-std::uint32_t NodeCore::rank_of(const std::string& name) {
-  {
-    auto ranks = ranks_.lock();
-    const auto known = ranks->find(name);
-    if (known != ranks->end()) return known->second;
-  }
-  const auto rank = node_->look_up(name);
-  if (!rank) throw Error(ErrorKind::Invalid, "there is no node '" + name + "'", {.node = name});
-  (*ranks_.lock())[name] = *rank;
-  return *rank;
-}
-
 Object NodeCore::exception_for(const Error& error, wire::ReceivedPayload& payload) const {
   const ErrorDetails& known = error.details();
   const Object details = Object::taken(PyDict_New());
@@ -186,6 +193,27 @@ Object NodeCore::exception_for(const Error& error, wire::ReceivedPayload& payloa
 
 // ------------------------------------------------------------------------------- PendingCall
 
+bool has_named_type(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return false;
+    case c10::TypeKind::ClassType:
+    case c10::TypeKind::InterfaceType:
+    case c10::TypeKind::EnumType:
+    case c10::TypeKind::AnyType:
+    case c10::TypeKind::UnionType:
+      return true;
+    case c10::TypeKind::TupleType:
+      if (type.castRaw<c10::TupleType>()->schema()) return true;
+      break;
+    default:
+      break;
+  }
+  const auto parts = type.containedTypes();
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const c10::TypePtr& part) { return has_named_type(*part); });
+}
+
 bool PendingCall::wait(Duration patience) {
   if (answered_.happened()) return true;
   return wait_interruptibly(*core_->node().scheduler(), answered_,
@@ -199,10 +227,15 @@ Object PendingCall::read() {
     throw PythonErrorSet{};
   }
   if (answer_.payload.value.empty()) return Object::shared(Py_None);  // the end of a creation
+  if (declared_ && has_named_type(*declared_)) return python_of(*core_, read_for_script());
   PayloadReader in(answer_.payload);
   Object value = read_value(in, core_->picklers());
   in.finish();
   return value;
+}
+
+c10::IValue PendingCall::read_for_script() {
+  return core_->node().scripts().program().read_result(answer_.payload, declared_);
 }
 
 bool wait_interruptibly(Scheduler& scheduler, Event& event, Deadline deadline) {

@@ -40,9 +40,6 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
   // The arguments may be null. Throws what keeps the call from being written.
   WrittenCall write_call(PyObject* function, PyObject* args, PyObject* kwargs) const;
 
-  // Of a node of that name, as far as it is a member. Waits for the rendezvous if need be; without
-  // the interpreter lock. Throws Error(Invalid) if there is none.
-  std::uint32_t rank_of(const std::string& name);
   bool records_origins() const { return records_origins_; }
 
   // A function under a name, for callers in any language.
@@ -59,14 +56,19 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
   const Trust trust_;
   Hooks hooks_;
   const bool records_origins_;
-  Guarded<std::map<std::string, std::uint32_t>> ranks_;
   std::unique_ptr<Node> node_;
 };
+
+// Whether values of that type are of one that has a name, or contain such: they are read as what
+// the type says, and that may run a script (__setstate__).
+bool has_named_type(const c10::Type& type);
 
 // A call that was made from Python. The answer is kept as it came; it is read by who waits.
 class PendingCall {
  public:
-  explicit PendingCall(std::shared_ptr<NodeCore> core) : core_(std::move(core)) {}
+  // `declared` is the type that TorchScript has for the result; null if it has none.
+  explicit PendingCall(std::shared_ptr<NodeCore> core, c10::TypePtr declared = nullptr)
+      : core_(std::move(core)), declared_(std::move(declared)) {}
 
   NodeCore& core() const { return *core_; }
   const Event& answered() const { return answered_; }
@@ -85,12 +87,20 @@ class PendingCall {
   // Once answered, with the interpreter lock: the value, or PythonErrorSet. A value can be read
   // once; an error any number of times.
   Object read();
+  // The same as a value of TorchScript, without the interpreter lock. Throws Error. Of a call that
+  // has not failed.
+  c10::IValue read_for_script();
+  const c10::TypePtr& declared() const { return declared_; }
 
  private:
   const std::shared_ptr<NodeCore> core_;
+  const c10::TypePtr declared_;
   Event answered_;
   agent::Answer answer_;
 };
+
+// Of a node that was started by Python. Throws Error(Invalid) when it is closed.
+std::shared_ptr<NodeCore> core_of(const Node& node);
 
 // Closes every node that is open, without the interpreter lock.
 void close_all_nodes();

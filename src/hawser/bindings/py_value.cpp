@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "hawser/bindings/reference.h"
+#include "hawser/bindings/torch_bridge.h"
+#include "hawser/script/program.h"
+#include "hawser/tensor/value_codec.h"
 
 namespace hawser::bindings {
 namespace {
@@ -270,6 +273,9 @@ Object read_value(PayloadReader& in, const Picklers& picklers) {
       const auto record = in.record();
       if (record.type == kPickle || record.type == kCustom)
         return read_pickle(in, picklers, record);
+      if (is_ivalue_record(record.type)) {
+        return python_of(*picklers.core, read_ivalue_record(in, record, python_scripts().get()));
+      }
       const Object fields = read_elements(in, picklers, record.count);  // a struct of C++
       return Object::taken(PyList_AsTuple(fields.get()));
     }

@@ -11,7 +11,9 @@
 #include "hawser/bindings/future.h"
 #include "hawser/bindings/imports.h"
 #include "hawser/bindings/serving.h"
+#include "hawser/bindings/torch_bridge.h"
 #include "hawser/node/kept_value.h"
+#include "hawser/node/script_reference.h"
 
 namespace py = pybind11;
 namespace rpc = torch::distributed::rpc;
@@ -61,21 +63,15 @@ class CreationEnd {
   Guarded<State> state_;
 };
 
-// The reference as torch's own code sees it.
-class TorchRRef final : public rpc::RRef {
+}  // namespace
+
+// What Python holds.
+class Reference : public rpc::PyRRef {
  public:
-  TorchRRef(std::weak_ptr<NodeCore> core, std::shared_ptr<RefHandle> handle)
-      : rpc::RRef(kUnknownRank, global_id(handle->id().on, handle->id().local),
-                  c10::PyObjectType::get()),
+  Reference(std::weak_ptr<NodeCore> core, std::shared_ptr<RefHandle> handle)
+      : rpc::PyRRef(c10::make_intrusive<ScriptReference>(handle, nullptr)),
         core_(std::move(core)),
         handle_(std::move(handle)) {}
-
-  bool isOwner() const override { return handle_->is_owner(); }
-  bool confirmedByOwner() const override { return handle_->confirmed(); }
-  std::string ownerName() const override { return handle_->owner(); }
-  rpc::worker_id_t owner() const override {
-    return static_cast<rpc::worker_id_t>(shared_core()->rank_of(handle_->owner()));
-  }
 
   const std::shared_ptr<RefHandle>& handle() const { return handle_; }
   std::shared_ptr<NodeCore> shared_core() const {
@@ -84,36 +80,20 @@ class TorchRRef final : public rpc::RRef {
     return core;
   }
 
- private:
-  static constexpr rpc::worker_id_t kUnknownRank = -1;
-
-  const std::weak_ptr<NodeCore> core_;
-  const std::shared_ptr<RefHandle> handle_;
-};
-
-}  // namespace
-
-// What Python holds.
-class Reference : public rpc::PyRRef {
- public:
-  explicit Reference(c10::intrusive_ptr<TorchRRef> rref)
-      : rpc::PyRRef(c10::static_intrusive_pointer_cast<rpc::RRef>(rref)), rref_(std::move(rref)) {}
-
-  const std::shared_ptr<RefHandle>& handle() const { return rref_->handle(); }
-  const TorchRRef& rref() const { return *rref_; }
-
   std::shared_ptr<CreationEnd> creation;  // null if somebody else has created the value
   py::object future;                      // of the creation, once asked for
   py::object kind = py::none();           // a future of the value's type, once asked for
   py::object profiling_future = py::none();
 
  private:
-  const c10::intrusive_ptr<TorchRRef> rref_;
+  const std::weak_ptr<NodeCore> core_;
+  const std::shared_ptr<RefHandle> handle_;
 };
 
 namespace {
 
 PyTypeObject* reference_type = nullptr;  // set once, at import
+PyTypeObject* torch_type = nullptr;      // the base of it
 PyTypeObject* method_type = nullptr;
 
 thread_local SentReferences* sent = nullptr;
@@ -129,7 +109,7 @@ auto guarded(const Reference& reference, F function) {
   } catch (const Error&) {
     std::shared_ptr<NodeCore> core;
     try {
-      core = reference.rref().shared_core();
+      core = reference.shared_core();
     } catch (const Error&) {  // the exceptions of a node that is gone are hawser's own
     }
     set_python_error(core.get());
@@ -167,39 +147,44 @@ std::string origin_of(const NodeCore& core) {
 
 std::shared_ptr<Reference> wrapped(std::weak_ptr<NodeCore> core,
                                    std::shared_ptr<RefHandle> handle) {
-  return std::make_shared<Reference>(
-      c10::make_intrusive<TorchRRef>(std::move(core), std::move(handle)));
+  return std::make_shared<Reference>(std::move(core), std::move(handle));
 }
 
-// A script module is known to scripts elsewhere by its interface only, so that must be given.
-void check_type_hint(const py::object& value, const py::object& hint) {
+std::string qualified_name(const py::handle& type) {
+  return py::cast<std::string>(py::handle(imports().qualified_name)(type));
+}
+
+// What scripts take the value to be, where that has a name. A script module is known to scripts
+// elsewhere by its interface only, so that must be given.
+std::string script_type(const py::object& value, const py::object& hint) {
   const auto module = torch::jit::as_module(value);
   if (!module) {
     TORCH_CHECK(hint.is_none(),
                 "type_hint should only be specified when the RRef being created contains a "
                 "ScriptModule.");
-    return;
+    const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())));
+    return py::handle(imports().script_class)(type).is_none() ? "" : qualified_name(type);
   }
   TORCH_CHECK(!hint.is_none(),
               "The RRef being created contains a ScriptModule, must provide its ModuleInterface "
               "type hint. ");
-  const auto name =
-      py::cast<std::string>(py::handle(imports().qualified_name)(py::handle(hint.ptr())));
+  std::string name = qualified_name(hint);
   const c10::TypePtr interface =
       torch::jit::get_python_cu()->get_interface(c10::QualifiedName(name));
   std::ostringstream why_not;
   TORCH_CHECK(interface && module->type()->isSubtypeOfExt(*interface, &why_not),
               module->type()->repr_str(), " is not a subtype of the type hint: ", name,
               ", did you pass a valid interface type?\n", why_not.str());
+  return name;
 }
 
 // Belongs to `node`, or where that is None to the one that is current.
 std::shared_ptr<Reference> keep_here(const py::object& value, const py::object& hint,
                                      const py::object& node) {
-  check_type_hint(value, hint);
+  std::string type = script_type(value, hint);
   try {
     const auto core = node.is_none() ? current_core() : py::cast<std::shared_ptr<NodeCore>>(node);
-    auto kept = std::make_shared<KeptObject>(core, Object::shared(value.ptr()));
+    auto kept = std::make_shared<KeptObject>(core, Object::shared(value.ptr()), std::move(type));
     const std::string origin = origin_of(*core);
     std::shared_ptr<RefHandle> handle;
     {
@@ -219,7 +204,7 @@ std::shared_ptr<Reference> keep_here(const py::object& value, const py::object& 
 bool is_deleted(const Reference& reference) {
   if (reference.handle()->released()) return true;
   try {
-    return reference.rref().shared_core()->node().closed();
+    return reference.shared_core()->node().closed();
   } catch (const Error&) {
     return true;
   }
@@ -267,7 +252,7 @@ Object read_copy(const NodeCore& core, Kept& value) {
 }
 
 Object local_value(const Reference& reference) {
-  const auto core = reference.rref().shared_core();
+  const auto core = reference.shared_core();
   References& references = core->node().references();
   struct Arrival {
     Event there;
@@ -290,7 +275,7 @@ Object local_value(const Reference& reference) {
     return Object::shared(object->object());
   }
   if (const auto* kept = dynamic_cast<KeptValue<c10::IValue>*>(found.value.get())) {
-    return Object::taken(torch::jit::toPyObject(*kept->value()).release().ptr());
+    return python_of(*core, *kept->value());
   }
   try {
     return read_copy(*core, *found.value);
@@ -319,7 +304,7 @@ PyObject* to_here(PyObject* self, PyObject* const* given, Py_ssize_t count, PyOb
                                           " has been deleted. Cannot call to_here() on it after "
                                           "deletion.");
     }
-    core = reference->rref().shared_core();
+    core = reference->shared_core();
     const auto limit = unset ? std::nullopt : timeout_of(timeout);
     const engine::ContextScope scope(context_of_python());
     return run_written(*core, {.to = reference->handle()->owner(), .timeout = limit},
@@ -343,7 +328,7 @@ py::object to_python(Object object) { return py::reinterpret_steal<py::object>(o
 
 py::object creation_future(Reference& reference) {
   if (reference.future) return reference.future;
-  const auto [future, settle] = make_future(reference.rref().shared_core());
+  const auto [future, settle] = make_future(reference.shared_core());
   if (reference.creation) {
     reference.creation->when_happened([settle = settle](const std::optional<Error>& error) {
       agent::Answer answer;
@@ -384,7 +369,7 @@ py::object unreduce(std::size_t index) {
 // Whoever receives a reference in a call of the original finds it confirmed. Here the call does not
 // wait for that, so who asks does.
 bool confirmed_by_owner(const Reference& reference) {
-  const auto core = reference.rref().shared_core();
+  const auto core = reference.shared_core();
   RefHandle& handle = *reference.handle();
   std::shared_ptr<Event> answered;
   {
@@ -431,8 +416,13 @@ Object wrap_reference(const NodeCore& core, std::shared_ptr<RefHandle> handle) {
 }
 
 std::shared_ptr<RefHandle> handle_of(PyObject* object) {
-  if (!PyObject_TypeCheck(object, reference_type)) return nullptr;
-  return py::cast<Reference&>(py::handle(object)).handle();
+  if (PyObject_TypeCheck(object, reference_type)) {
+    return py::cast<Reference&>(py::handle(object)).handle();
+  }
+  // What a script has returned is an object of torch's own class.
+  if (Py_TYPE(object) != torch_type) return nullptr;
+  const auto rref = py::cast<rpc::PyRRef&>(py::handle(object)).toIValue().toRRef();
+  return std::static_pointer_cast<RefHandle>(carried_by(*rref));
 }
 
 const BoundMethod* method_of(PyObject* function) {
@@ -443,11 +433,12 @@ const BoundMethod* method_of(PyObject* function) {
 Object create_reference(NodeCore& core, const CallOptions& options, WrittenCall&& call) {
   auto end = std::make_shared<CreationEnd>();
   std::string origin = origin_of(core);
+  std::string type = call.returns ? call.returns->annotation_str() : std::string();
   std::shared_ptr<RefHandle> handle;
   {
     const WithoutGil no_gil;
     handle = core.node().create_written(
-        options, std::move(call), {},
+        options, std::move(call), std::move(type),
         [end](const std::optional<Error>& error) { end->happened(error); }, std::move(origin));
   }
   auto reference = wrapped(core.weak_from_this(), std::move(handle));
@@ -500,10 +491,9 @@ void bind_reference(py::module_& module) {
                if (const auto error = self.handle()->error()) throw *error;
              });
            })
-      .def_property_readonly("_node",
-                             [](const Reference& self) {
-                               return guarded(self, [&] { return self.rref().shared_core(); });
-                             })
+      .def_property_readonly(
+          "_node",
+          [](const Reference& self) { return guarded(self, [&] { return self.shared_core(); }); })
       .def_readwrite("_kind", &Reference::kind)
       .def_readwrite("_profiling_future", &Reference::profiling_future)
       .def("_ids",
@@ -520,6 +510,17 @@ void bind_reference(py::module_& module) {
       .def("__str__", &describe)
       .def("__repr__", &describe);
   reference_type = reinterpret_cast<PyTypeObject*>(type.ptr());
+  torch_type = reference_type->tp_base;
+  module.def("_own_reference", [](const py::object& other) -> py::object {
+    const auto handle = handle_of(other.ptr());
+    if (!handle) return py::none();
+    try {
+      return to_python(wrap_reference(*core_of(handle->references().node()), handle));
+    } catch (const Error&) {
+      set_python_error(nullptr);
+      throw py::error_already_set();
+    }
+  });
   type.attr(kToHere.ml_name) =
       py::reinterpret_steal<py::object>(PyDescr_NewMethod(reference_type, &kToHere));
 }

@@ -6,6 +6,7 @@
 #include "hawser/bindings/future.h"
 #include "hawser/bindings/imports.h"
 #include "hawser/bindings/target.h"
+#include "hawser/bindings/torch_bridge.h"
 
 namespace hawser::bindings {
 namespace {
@@ -186,9 +187,19 @@ void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
   });
 }
 
+void run_method(const std::shared_ptr<NodeCore>& core, const CallContext& context,
+                const c10::IValue& value, std::string_view method) {
+  run(core, context, [&](Object& function) {
+    const Object object = python_of(*core, value);
+    const Object name = as_text(method);
+    function = Object::taken(PyObject_GetAttr(object.get(), name.get()));
+  });
+}
+
 // ------------------------------------------------------------------------------- kept objects
 
 std::string KeptObject::type_name() const {
+  if (!script_type_.empty()) return script_type_;
   const WithGil gil;
   return Py_TYPE(object_.get())->tp_name;
 }
@@ -211,6 +222,11 @@ wire::Payload KeptObject::copy() {
     Raised described = describe(*core, raised.get());
     throw KeptFailure{std::move(described.error), std::move(described.payload)};
   }
+}
+
+c10::IValue KeptObject::script_value(const c10::TypePtr& declared) {
+  const WithGil gil;
+  return script_value_of(object_.get(), declared);
 }
 
 void KeptObject::call(const CallContext& context, std::string_view method) {

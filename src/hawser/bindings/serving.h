@@ -15,22 +15,29 @@ namespace hawser::bindings {
 void run_python(const std::shared_ptr<NodeCore>& core, PyObject* served,
                 const CallContext& context);
 
+// Calls a method of a value that a script or an operator has left behind a reference.
+void run_method(const std::shared_ptr<NodeCore>& core, const CallContext& context,
+                const c10::IValue& value, std::string_view method);
+
 // A Python object behind references.
 class KeptObject final : public Kept {
  public:
-  KeptObject(std::weak_ptr<NodeCore> core, Object object)
-      : core_(std::move(core)), object_(std::move(object)) {}
+  // `script_type` is the qualified name of what scripts take the object to be, or empty.
+  KeptObject(std::weak_ptr<NodeCore> core, Object object, std::string script_type = {})
+      : core_(std::move(core)), object_(std::move(object)), script_type_(std::move(script_type)) {}
 
   PyObject* object() const { return object_.get(); }  // borrowed
 
   std::string type_name() const override;
   std::size_t bytes() const override;
   wire::Payload copy() override;
+  c10::IValue script_value(const c10::TypePtr& declared) override;
   void call(const CallContext& context, std::string_view method) override;
 
  private:
   const std::weak_ptr<NodeCore> core_;
   const AnywhereObject object_;
+  const std::string script_type_;
 };
 
 }  // namespace hawser::bindings

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "hawser/node/function_table.h"
-#include "hawser/tensor/operators.h"
+#include "hawser/bindings/reference.h"
+#include "hawser/script/program.h"
 #include "hawser/tensor/value_codec.h"
 
 namespace torch::jit::detail {
@@ -35,104 +35,18 @@ void write_stack(PayloadWriter& out, Stack stack) {
   for (c10::IValue& value : stack) write_ivalue(out, std::move(value));
 }
 
-Stack read_stack(PayloadReader& in) {
-  const auto inside = in.nest();
-  Stack stack;
-  const std::size_t count = in.tuple();
-  for (std::size_t i = 0; i < count; ++i) stack.push_back(read_ivalue(in));
-  return stack;
-}
-
-// The stack as the schema declares it: element types of containers do not travel.
-void fit(Stack& stack, const c10::FunctionSchema& schema) {
-  for (std::size_t i = 0; i < stack.size() && i < schema.arguments().size(); ++i) {
-    auto fitting = tensor::converted(stack[i], schema.arguments()[i].type());
-    if (fitting) stack[i] = std::move(*fitting);
-  }
-  schema.checkAndNormalizeInputs(stack);
-}
-
-// Replies when the future of a script is there; it may be a future again (an async script).
-void answer_when_done(const CallContext& context, c10::intrusive_ptr<c10::ivalue::Future> future) {
-  future->addCallback([context](c10::ivalue::Future& done) {
-    try {
-      if (done.hasError()) std::rethrow_exception(done.exception_ptr());
-      c10::IValue value = done.value();
-      if (value.isFuture()) return answer_when_done(context, value.toFuture());
-      detail::answer(context, std::move(value));
-    } catch (...) {
-      context.fail(remote_error(std::current_exception()));
-    }
-  });
-}
-
-// Operators of the script interpreter that the dispatcher does not know: aten::add.int and the
-// like.
-constexpr std::string_view kInterpreted = "op:";
-
 std::string full_name(const c10::FunctionSchema& schema) {
   return schema.overload_name().empty() ? schema.name()
                                         : schema.name() + "." + schema.overload_name();
 }
 
-void run_interpreted(std::string_view name, const CallContext& context) {
-  // A peer that may run operators may not therefore write files.
-  if (!name.starts_with("aten::") || name.starts_with("aten::save")) {
-    throw detail::BadRequest{
-        Error(ErrorKind::Refused, std::string(name) + " cannot be called by another node")};
-  }
-  const auto symbol = c10::Symbol::fromQualString(std::string(name.substr(0, name.find('.'))));
-  for (const auto& candidate : torch::jit::getAllOperatorsFor(symbol)) {
-    if (full_name(candidate->schema()) != name) continue;
-    PayloadReader reader(context.call()->payload());
-    Stack stack = read_stack(reader);
-    reader.finish();
-    fit(stack, candidate->schema());
-    candidate->getOperation()(stack);
-    if (stack.size() != 1) throw std::runtime_error(std::string(name) + " has not one result");
-    return detail::answer(context, std::move(stack.front()));
-  }
-  throw detail::BadRequest{
-      Error(ErrorKind::Invalid, "no operator '" + std::string(name) + "' here")};
+c10::TypePtr result_type(const c10::FunctionSchema& schema) {
+  return schema.returns().size() == 1 ? schema.returns()[0].type() : nullptr;
 }
 
-void run_script(torch::jit::CompilationUnit& scripts, const CallContext& context) {
-  const std::string name(context.call()->call().function);
-  if (name.starts_with(kInterpreted)) {
-    return run_interpreted(std::string_view(name).substr(kInterpreted.size()), context);
-  }
-  torch::jit::Function* const function = scripts.find_function(c10::QualifiedName(name));
-  if (!function) {
-    throw detail::BadRequest{Error(ErrorKind::Invalid, "no script function '" + name + "' here")};
-  }
-  PayloadReader reader(context.call()->payload());
-  Stack stack = read_stack(reader);
-  const bool async_script = reader.boolean();
-  reader.finish();
-  fit(stack, function->getSchema());
-  auto future = function->runAsync(stack);
-  if (async_script) {
-    const auto& returns = function->getSchema().returns();
-    if (returns.size() != 1 || returns[0].type()->kind() != c10::TypeKind::FutureType) {
-      throw std::runtime_error("Async functions must return an IValue of Future type, but got " +
-                               (returns.empty() ? "None" : returns[0].type()->annotation_str()));
-    }
-  }
-  answer_when_done(context, std::move(future));
-}
-
-// All script functions of this process. Kept: asking Python each time takes as long as a call. Not
-// a static of the function (see imports.h).
-std::shared_ptr<torch::jit::CompilationUnit>* known_scripts = nullptr;
-
-const std::shared_ptr<torch::jit::CompilationUnit>& python_scripts() {
-  if (!known_scripts) {
-    auto* const found =
-        new std::shared_ptr<torch::jit::CompilationUnit>(torch::jit::get_python_cu());
-    if (!known_scripts) known_scripts = found;
-  }
-  return *known_scripts;
-}
+// Kept: asking Python each time takes as long as a call. Not a static of the function (see
+// imports.h).
+std::shared_ptr<const script::Program>* known_scripts = nullptr;
 
 // Those of the dispatcher first: tensors are what calls are about. Remembered, under the
 // interpreter lock; what torch calls by its own names is registered when it is imported.
@@ -149,37 +63,137 @@ const std::vector<std::shared_ptr<torch::jit::Operator>>& overloads(const std::s
 
 }  // namespace
 
+const std::shared_ptr<const script::Program>& python_scripts() {
+  if (!known_scripts) {
+    // Python compiles functions with the interpreter lock.
+    const auto look_up = [](const std::function<void()>& look) {
+      const WithGil gil;
+      look();
+    };
+    auto* const found = new std::shared_ptr<const script::Program>(
+        std::make_shared<script::Program>(torch::jit::get_python_cu(), look_up));
+    if (!known_scripts) known_scripts = found;
+  }
+  return *known_scripts;
+}
+
 WrittenCall write_operator_call(const std::string& name, PyObject* args, PyObject* kwargs) {
   auto [chosen, stack] =
       torch::jit::getOpWithStack(overloads(name), as_args(args), as_kwargs(kwargs));
   const std::string chosen_name = full_name(chosen->schema());
+  c10::TypePtr returns = result_type(chosen->schema());
   PayloadWriter out;
   write_stack(out, std::move(stack));
-  if (chosen->isC10Op()) return {wire::TargetKind::Operator, chosen_name, out.finish()};
-  return {wire::TargetKind::Script, std::string(kInterpreted) + chosen_name, out.finish()};
+  if (chosen->isC10Op()) {
+    return {wire::TargetKind::Operator, chosen_name, out.finish(), nullptr, std::move(returns)};
+  }
+  return {wire::TargetKind::Script, std::string(script::kInterpreted) + chosen_name, out.finish(),
+          nullptr, std::move(returns)};
 }
 
 WrittenCall write_script_call(const std::string& qualified_name, bool async_script, PyObject* args,
                               PyObject* kwargs) {
-  const auto function = python_scripts()->find_function(c10::QualifiedName(qualified_name));
+  const auto function = python_scripts()->find(qualified_name);
   if (!function) {
     throw std::runtime_error("there is no script function '" + qualified_name + "'");
   }
+  const c10::FunctionSchema& schema = function->getSchema();
   const py::args given = as_args(args);
-  Stack stack = torch::jit::createStackForSchema(
-      function->getSchema(), torch::jit::tuple_slice(given), as_kwargs(kwargs), std::nullopt);
-  PayloadWriter out;
-  write_stack(out, std::move(stack));
-  out.boolean(async_script);
-  return {wire::TargetKind::Script, qualified_name, out.finish()};
+  Stack stack = torch::jit::createStackForSchema(schema, torch::jit::tuple_slice(given),
+                                                 as_kwargs(kwargs), std::nullopt);
+  c10::TypePtr returns = result_type(schema);
+  if (async_script && returns && returns->kind() == c10::TypeKind::FutureType) {
+    returns = returns->castRaw<c10::FutureType>()->getElementType();
+  }
+  return {wire::TargetKind::Script, qualified_name,
+          script::write_call(std::move(stack), async_script), nullptr, std::move(returns)};
 }
 
-NodeOptions::FindFunction script_functions() {
-  auto scripts = python_scripts();
-  auto functions = std::make_shared<FunctionTable>(
-      [scripts](const CallContext& context) { run_script(*scripts, context); });
-  return [functions](std::string_view name) { return functions->find(name); };
+// ------------------------------------------------------------------------------- values
+
+namespace {
+
+bool has_plain_elements(const c10::Type& element) {
+  switch (element.kind()) {
+    case c10::TypeKind::TensorType:
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::StringType:
+      return true;
+    default:
+      return false;
+  }
 }
+
+Object list_of(const NodeCore& core, const c10::IValue& value) {
+  Object list = Object::taken(PyList_New(0));
+  for (const c10::IValue& element : value.toListRef()) {
+    const Object item = python_of(core, element);
+    if (PyList_Append(list.get(), item.get()) != 0) throw PythonErrorSet{};
+  }
+  return list;
+}
+
+Object tuple_of(const NodeCore& core, const c10::IValue& value) {
+  const auto& elements = value.toTupleRef().elements();
+  Object tuple = Object::taken(PyTuple_New(static_cast<Py_ssize_t>(elements.size())));
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i),
+                     python_of(core, elements[i]).release());
+  }
+  return tuple;
+}
+
+Object dict_of(const NodeCore& core, const c10::IValue& value) {
+  Object dict = Object::taken(PyDict_New());
+  for (const auto& entry : value.toGenericDict()) {
+    const Object key = python_of(core, entry.key());
+    const Object item = python_of(core, entry.value());
+    if (PyDict_SetItem(dict.get(), key.get(), item.get()) != 0) throw PythonErrorSet{};
+  }
+  return dict;
+}
+
+}  // namespace
+
+Object python_of(const NodeCore& core, const c10::IValue& value) {
+  if (value.isRRef()) {
+    if (const auto carried = carried_by(*value.toRRef())) {
+      return wrap_reference(core, std::static_pointer_cast<RefHandle>(carried));
+    }
+  }
+  if (value.isList() && !has_plain_elements(*value.toList().elementType())) {
+    return list_of(core, value);
+  }
+  if (value.isTuple() && !value.toTupleRef().type()->schema()) return tuple_of(core, value);
+  if (value.isGenericDict()) return dict_of(core, value);
+  return Object::taken(torch::jit::toPyObject(value).release().ptr());
+}
+
+c10::IValue script_value_of(PyObject* object, const c10::TypePtr& declared) {
+  const py::handle handle(object);
+  try {
+    const bool by_name = declared && (declared->kind() == c10::TypeKind::ClassType ||
+                                      declared->kind() == c10::TypeKind::InterfaceType);
+    if (by_name) return torch::jit::toIValue(handle, declared);
+    if (const auto module = torch::jit::as_module(py::reinterpret_borrow<py::object>(handle))) {
+      return module->_ivalue();
+    }
+    const c10::InferredType inferred = torch::jit::tryToInferType(handle);
+    if (inferred.success()) return torch::jit::toIValue(handle, inferred.type());
+    if (declared) return torch::jit::toIValue(handle, declared);
+    throw Error(ErrorKind::Invalid, std::string("scripts cannot use a ") +
+                                        Py_TYPE(object)->tp_name + ": " + inferred.reason());
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {  // a Python error, too
+    throw Error(ErrorKind::Invalid, std::string("scripts cannot use a ") +
+                                        Py_TYPE(object)->tp_name + ": " + error.what());
+  }
+}
+
+// ------------------------------------------------------------------------------- exceptions
 
 void translate_current_exception() {
   try {

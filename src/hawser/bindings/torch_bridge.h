@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "hawser/bindings/node_core.h"
 #include "hawser/bindings/py_object.h"
 #include "hawser/node/node.h"
 
@@ -15,9 +16,15 @@ WrittenCall write_operator_call(const std::string& name, PyObject* args, PyObjec
 WrittenCall write_script_call(const std::string& qualified_name, bool async_script, PyObject* args,
                               PyObject* kwargs);
 
-// Runs calls to the script functions of this process's Python, without the interpreter lock.
-// To be called with it.
-NodeOptions::FindFunction script_functions();
+// The script functions and classes of this process's Python. To be called with the interpreter
+// lock; what is there needs it only to look up a name for the first time.
+const std::shared_ptr<const script::Program>& python_scripts();
+
+// A value of TorchScript as Python sees it, and the other way round; with the interpreter lock.
+// `declared` is what a script takes the object to be, or null. Throws Error(Invalid) when scripts
+// know nothing like it.
+Object python_of(const NodeCore& core, const c10::IValue& value);
+c10::IValue script_value_of(PyObject* object, const c10::TypePtr& declared);
 
 // A C++ exception that is in flight, as a Python one that is set: what pybind11 would do.
 void translate_current_exception();

@@ -38,6 +38,28 @@ variable_list RecvFunction::apply(variable_list&& gradients) {
   return {};
 }
 
+namespace {
+
+class LocalHistory final : public tensor::History {
+ public:
+  explicit LocalHistory(const Tensors& originals) : originals_(originals) {}
+  void attach(const at::Tensor& tensor, std::uint32_t which) override {
+    torch::autograd::impl::set_gradient_edge(
+        tensor, torch::autograd::impl::gradient_edge(originals_.at(which)));
+  }
+
+ private:
+  const Tensors originals_;
+};
+
+}  // namespace
+
+std::shared_ptr<tensor::History> continued_here(const std::shared_ptr<wire::GraphTie>& written) {
+  if (!written) return nullptr;
+  return std::make_shared<LocalHistory>(
+      static_cast<const tensor::Differentiable&>(*written).tensors);
+}
+
 void ReceivedHistory::attach(const at::Tensor& tensor, std::uint32_t which) {
   if (which >= function_->num_inputs()) {
     throw Error(ErrorKind::Invalid, "malformed value: more gradients than announced");

@@ -57,4 +57,8 @@ class ReceivedHistory final : public tensor::History {
   const c10::intrusive_ptr<RecvFunction> function_;
 };
 
+// For a payload that is read where it was written: its tensors stay in the graph they are in. Null
+// for null.
+std::shared_ptr<tensor::History> continued_here(const std::shared_ptr<wire::GraphTie>& written);
+
 }  // namespace hawser::engine

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/ivalue.h>
+
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -31,9 +33,16 @@ class Kept {
   // What is sent to who asks for the value. Throws Error(Invalid), or KeptFailure, when it cannot
   // be sent.
   virtual wire::Payload copy() = 0;
+  // The value as scripts see it; `declared` is what the script takes it to be, or null. Throws as
+  // copy() does.
+  virtual c10::IValue script_value(const c10::TypePtr& declared);
   // Answers a call of one of its methods. May throw; what is thrown answers the call.
   virtual void call(const CallContext& context, std::string_view method) = 0;
 };
+
+// A copy of what a script has left behind a reference. Throws Error(Invalid) when it cannot be
+// sent.
+wire::Payload write_kept(const c10::IValue& value);
 
 // What a reference led to. One of them is set.
 struct Found {

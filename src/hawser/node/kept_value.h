@@ -56,6 +56,13 @@ class KeptValue final : public Kept {
       throw Error(ErrorKind::Invalid, "a " + type_name() + " cannot be sent: call its methods");
     }
   }
+  c10::IValue script_value(const c10::TypePtr& declared) override {
+    if constexpr (std::is_same_v<T, at::Tensor> || std::is_same_v<T, c10::IValue>) {
+      return *value_;
+    } else {
+      return Kept::script_value(declared);
+    }
+  }
   void call(const CallContext& context, std::string_view method) override {
     (*find_method(context, typeid(T), method))(context, value_.get());
   }
@@ -63,6 +70,16 @@ class KeptValue final : public Kept {
  private:
   const std::shared_ptr<T> value_;
 };
+
+// What operators and scripts leave. Objects of script classes have the methods of their class.
+template <>
+std::string KeptValue<c10::IValue>::type_name() const;
+template <>
+std::size_t KeptValue<c10::IValue>::bytes() const;
+template <>
+wire::Payload KeptValue<c10::IValue>::copy();
+template <>
+void KeptValue<c10::IValue>::call(const CallContext& context, std::string_view method);
 
 template <class R>
 std::shared_ptr<Kept> make_kept(R&& result) {

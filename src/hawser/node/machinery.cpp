@@ -13,6 +13,7 @@
 #include "hawser/base/log.h"
 #include "hawser/base/process_forks.h"
 #include "hawser/node/c10d_store.h"
+#include "hawser/node/scripts.h"
 #include "hawser/transport/loopback.h"
 #include "hawser/transport/shm/shm_transport.h"
 #include "hawser/transport/tcp/tcp_transport.h"
@@ -102,10 +103,15 @@ Node::Machinery::Machinery(NodeOptions options)
       fork_depth_(fork_depth()),
       call_timeout_(options_.call_timeout),
       operator_functions_(run_operator),
+      script_functions_([program = options_.scripts](const CallContext& context) {
+        run_script(*program, context);
+      }),
       method_calls_([](const CallContext& context) { context.references().serve(context); }),
       refused_creation_(std::make_shared<Function>("", "(...)", [](const CallContext& context) {
         context.fail(Error(ErrorKind::PeerLost, "its caller has given up the reference to it"));
-      })) {}
+      })) {
+  if (options_.scripts) replace_script_operators();
+}
 
 Node::Machinery::~Machinery() = default;
 
@@ -197,6 +203,7 @@ std::vector<transport::Transport*> Node::Machinery::listen() {
 
 void Node::Machinery::start(Node& node) {
   node_ = &node;
+  scripts_ = std::make_unique<ScriptHost>(node, options_.scripts, options_.call_method);
   check_options(options_);
   directory_ = std::make_unique<agent::StoreDirectory>(open_store());
   check_options(options_);  // env:// may have filled in rank and world size
@@ -392,6 +399,19 @@ std::optional<std::uint32_t> Node::Machinery::look_up(std::string_view name, Dea
   return future.get();
 }
 
+std::uint32_t Node::Machinery::rank_of(const std::string& name) {
+  {
+    auto ranks = ranks_.lock();
+    const auto known = ranks->find(name);
+    if (known != ranks->end()) return known->second;
+  }
+  constexpr Duration kPatience = std::chrono::seconds(10);
+  const auto rank = look_up(name, Deadline::after(clock_, kPatience));
+  if (!rank) throw Error(ErrorKind::Invalid, "there is no node '" + name + "'", {.node = name});
+  ranks_.lock()->emplace(name, *rank);
+  return *rank;
+}
+
 // In a world of fixed members all leave together, so nothing need stay behind. Elsewhere others may
 // go on using what is here until this node is gone, and then find that out.
 bool Node::Machinery::release_references(Deadline deadline) {
@@ -520,6 +540,9 @@ void Node::Machinery::answer_received(wire::ReceivedPayload& payload, wire::Note
 std::shared_ptr<Function> Node::Machinery::find(wire::TargetKind kind,
                                                 std::string_view name) const {
   if (kind == wire::TargetKind::Operator) return operator_functions_.find(name);
+  if (kind == wire::TargetKind::Script) {
+    return options_.scripts ? script_functions_.find(name) : nullptr;
+  }
   if (kind != wire::TargetKind::Function) {
     const auto finder = options_.finders.find(kind);
     return finder == options_.finders.end() ? nullptr : finder->second(name);

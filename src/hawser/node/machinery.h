@@ -61,6 +61,8 @@ class Node::Machinery final : public agent::Workshop,
   std::map<std::uint32_t, std::string> members(Deadline deadline);
   std::optional<std::uint32_t> look_up(std::string_view name, Deadline deadline);
 
+  std::uint32_t rank_of(const std::string& name);
+
   Duration call_timeout() const { return call_timeout_.load(std::memory_order_relaxed); }
   void set_call_timeout(Duration timeout) { call_timeout_.store(timeout); }
 
@@ -78,6 +80,7 @@ class Node::Machinery final : public agent::Workshop,
   tensor::OperatorCatalog& operators() { return operators_; }
   References& references() { return *references_; }
   Autograd& autograd() { return *autograd_; }
+  ScriptHost& scripts() { return *scripts_; }
   const SteadyClock& clock() const { return clock_; }
 
   // agent::Workshop
@@ -130,6 +133,8 @@ class Node::Machinery final : public agent::Workshop,
   std::vector<std::string> endpoints_;
   std::vector<std::string> unavailable_;
   tensor::OperatorCatalog operators_;
+  std::unique_ptr<ScriptHost> scripts_;
+  Guarded<std::unordered_map<std::string, std::uint32_t>> ranks_;  // that do not change
   std::uint64_t chain_base_ = 0;
   std::atomic<std::uint64_t> chains_{0};
 
@@ -139,6 +144,7 @@ class Node::Machinery final : public agent::Workshop,
   Functions functions_;
   std::map<std::pair<std::type_index, std::string>, std::shared_ptr<const Method>> methods_;
   mutable FunctionTable operator_functions_;
+  mutable FunctionTable script_functions_;
   FunctionTable method_calls_;  // by the name of the method, for what is learnt about it
   const std::shared_ptr<Function> refused_creation_;
 

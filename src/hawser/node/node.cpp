@@ -1,5 +1,7 @@
 #include "hawser/node/node.h"
 
+#include <ATen/core/function.h>
+#include <ATen/core/function_schema.h>
 #include <c10/util/Backtrace.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include "hawser/base/log.h"
 #include "hawser/engine/current_context.h"
 #include "hawser/node/machinery.h"
+#include "hawser/node/scripts.h"
 
 namespace hawser {
 namespace {
@@ -44,12 +47,14 @@ Node::~Node() {
 const std::string& Node::name() const { return machinery_->options().name; }
 
 Node& Node::current() {
-  if (const CallContext* serving = current_call()) return serving->node();
+  if (Node* const node = find_current()) return *node;
+  throw Error(ErrorKind::Invalid, "there is no node in this process: construct a hawser::Node");
+}
+
+Node* Node::find_current() {
+  if (const CallContext* serving = current_call()) return &serving->node();
   auto nodes = open_nodes().lock();
-  if (nodes->empty()) {
-    throw Error(ErrorKind::Invalid, "there is no node in this process: construct a hawser::Node");
-  }
-  return *nodes->front();
+  return nodes->empty() ? nullptr : nodes->front();
 }
 
 void Node::serve_function(std::shared_ptr<Function> function) {
@@ -72,6 +77,15 @@ WrittenCall Node::match_operator(std::string_view name, std::vector<c10::IValue>
   out.tuple(matched.stack.size());
   for (c10::IValue& value : matched.stack) write_ivalue(out, std::move(value));
   return {wire::TargetKind::Operator, std::move(matched.name), out.finish()};
+}
+
+WrittenCall Node::write_script_call(std::string_view function, std::vector<c10::IValue> args) {
+  const auto& program = scripts().shared_program();
+  const torch::jit::Function* const known =
+      program ? program->find(std::string(function)) : nullptr;
+  if (known) args = script::complete_stack(known->getSchema(), std::move(args), {});
+  return {wire::TargetKind::Script, std::string(function),
+          script::write_call(std::move(args), /*asynchronous=*/false)};
 }
 
 Node::Timing Node::timing_of(const CallOptions& options) const {
@@ -245,6 +259,10 @@ Found Node::find_local(const RefHandle& handle, Duration timeout) {
   if (arrival->found.failure) throw arrival->found.failure->error;
   return arrival->found;
 }
+
+ScriptHost& Node::scripts() const { return machinery_->scripts(); }
+
+std::uint32_t Node::rank_of(const std::string& name) { return machinery_->rank_of(name); }
 
 References& Node::references() const { return machinery_->references(); }
 

@@ -34,9 +34,11 @@ struct WrittenCall {
   std::string function;
   wire::Payload payload;
   std::shared_ptr<RefHandle> on{};  // Method: the value that it is about
+  c10::TypePtr returns{};           // of the result, as far as it is known here
 };
 
-class Autograd;  // node/autograd.h
+class Autograd;    // node/autograd.h
+class ScriptHost;  // node/scripts.h
 template <class T>
 class Ref;  // node/ref.h
 
@@ -98,6 +100,18 @@ class Node {
   Future<R> call(const CallOptions& options, std::string_view function, Args&&... args) {
     return send<R>(options, write_call<R>(function, std::forward<Args>(args)...));
   }
+  // Calls a TorchScript function by its qualified name. Where this node has it, too
+  // (NodeOptions::scripts), the arguments are held against its schema here, and c10::Error says
+  // what does not fit; else at the callee.
+  template <class R = c10::IValue, class... Args>
+  Future<R> call_script(const CallOptions& options, std::string_view function, Args&&... args) {
+    return send<R>(options,
+                   write_script_call(function, {c10::IValue(std::forward<Args>(args))...}));
+  }
+  template <class R = c10::IValue, class... Args>
+  Future<R> call_script(std::string_view to, std::string_view function, Args&&... args) {
+    return call_script<R>(CallOptions{.to = to}, function, std::forward<Args>(args)...);
+  }
   // Sends and forgets: no answer, no error, no trace if the callee is not there.
   template <class... Args>
   void notify(std::string_view to, std::string_view function, Args&&... args) {
@@ -119,6 +133,9 @@ class Node {
   }
   template <class R = c10::IValue, class... Args>
   Ref<R> remote(const CallOptions& options, std::string_view function, Args&&... args);
+  // The same with a TorchScript function.
+  template <class R = c10::IValue, class... Args>
+  Ref<R> remote_script(const CallOptions& options, std::string_view function, Args&&... args);
   // A reference to a value of this node. A pointer stands for what it points to.
   template <class T>
   Ref<typename Pointee<std::decay_t<T>>::Type> ref(T&& value);
@@ -158,6 +175,10 @@ class Node {
   std::optional<std::uint32_t> look_up(std::string_view name,
                                        Duration timeout = std::chrono::seconds(10));
 
+  // The rank of a member, by name. Asks the rendezvous where it is not known. Throws Error(Invalid)
+  // if there is none.
+  std::uint32_t rank_of(const std::string& name);
+
   std::shared_ptr<Scheduler> scheduler() const;
 
   // --- for bindings to other languages ---
@@ -181,12 +202,15 @@ class Node {
   Autograd& autograd() const;
   std::shared_ptr<const Method> find_method(const std::type_info& type,
                                             std::string_view name) const;
+  ScriptHost& scripts() const;
   void set_call_timeout(Duration timeout);
   Duration call_timeout() const;
 
   // The node of the call that this thread serves, else the process's default node (the oldest that
   // is open). Throws Error(Invalid) when there is none.
   static Node& current();
+  // The same; null when there is none.
+  static Node* find_current();
 
  private:
   class Machinery;
@@ -194,6 +218,7 @@ class Node {
     return function.find("::") != std::string_view::npos;
   }
   WrittenCall match_operator(std::string_view name, std::vector<c10::IValue> args);
+  WrittenCall write_script_call(std::string_view function, std::vector<c10::IValue> args);
   struct Timing {
     TimePoint now;
     Deadline deadline;

@@ -18,12 +18,20 @@
 #include "hawser/transport/tcp/tls.h"
 #include "hawser/wire/message.h"
 
+namespace c10 {
+struct IValue;
+}
+
 namespace hawser {
 
 using agent::FailureDetectorOptions;
 using transport::tcp::TlsOptions;
 
-class Function;  // node/function.h
+class CallContext;  // node/call_context.h
+class Function;     // node/function.h
+namespace script {
+class Program;  // script/program.h
+}
 
 // A call without a time limit.
 inline constexpr Duration kForever = Duration::max();
@@ -48,11 +56,20 @@ struct NodeOptions {
   // Served from the start: made by make_function(). What serve() adds later may be called too
   // early.
   std::vector<std::shared_ptr<Function>> functions{};
-  // For bindings to other languages: finds what runs a call to a script or Python function of that
-  // name. Called on the thread that reads the network, so it must not wait. Such calls are refused
-  // where there is none.
+  // Script functions that others may call, and that scripts here call elsewhere. Calls to script
+  // functions are refused where there is none.
+  std::shared_ptr<const script::Program> scripts{};
+  // For bindings to other languages: finds what runs a call to a function of that name. Called on
+  // the thread that reads the network, so it must not wait. Such calls are refused where there is
+  // none.
   using FindFunction = std::function<std::shared_ptr<Function>(std::string_view name)>;
   std::map<wire::TargetKind, FindFunction> finders{};
+
+  // Likewise: answers a call of a method that a value which a script or an operator has left does
+  // not have itself.
+  using CallMethod = std::function<void(const CallContext& context, const c10::IValue& value,
+                                        std::string_view method)>;
+  CallMethod call_method{};
 
   // Of a call that gives no other.
   Duration call_timeout = std::chrono::seconds(60);

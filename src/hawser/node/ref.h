@@ -96,6 +96,13 @@ Ref<R> Node::remote(const CallOptions& options, std::string_view function, Args&
                                type_name<R>()));
 }
 
+template <class R, class... Args>
+Ref<R> Node::remote_script(const CallOptions& options, std::string_view function, Args&&... args) {
+  return Ref<R>(create_written(
+      options, write_script_call(function, {c10::IValue(std::forward<Args>(args))...}),
+      type_name<R>()));
+}
+
 template <class T>
 Ref<typename Pointee<std::decay_t<T>>::Type> Node::ref(T&& value) {
   return Ref<typename Pointee<std::decay_t<T>>::Type>(keep(make_kept(std::forward<T>(value))));

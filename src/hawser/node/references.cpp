@@ -24,7 +24,9 @@ void serve_found(const CallContext& context, const Found& found) {
     const std::string_view method = context.call()->call().function;
     if (!method.empty()) return found.value->call(context, method);
     if (context.keeps_result()) return context.keep(found.value);
-    context.reply(found.value->copy());
+    const bool for_script = !context.call()->payload().value.empty();
+    context.reply(for_script ? write_kept(found.value->script_value(nullptr))
+                             : found.value->copy());
   } catch (const detail::BadRequest& bad) {
     context.fail(bad.error);
   } catch (KeptFailure& failure) {

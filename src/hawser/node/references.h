@@ -18,6 +18,7 @@
 #include "hawser/base/timers.h"
 #include "hawser/node/kept.h"
 #include "hawser/refs/ledger.h"
+#include "hawser/tensor/value_codec.h"
 
 namespace hawser {
 
@@ -28,7 +29,7 @@ class References;
 // handle is gone, the owner hears of it soon.
 //
 // Thread-safe. The destructor takes no lock and waits for nothing: it may run in a finaliser.
-class RefHandle final : public wire::HeldReference {
+class RefHandle final : public ScriptableReference {
  public:
   // `fork` is empty for a value of this node.
   RefHandle(std::shared_ptr<References> references, std::string owner, refs::RefId id,
@@ -50,6 +51,8 @@ class RefHandle final : public wire::HeldReference {
   std::optional<Error> error() const;
   // It came in a message, and was not created here.
   bool received() const { return received_; }
+  c10::intrusive_ptr<c10::RRefInterface> as_rref(std::shared_ptr<ScriptableReference> self,
+                                                 c10::TypePtr element) const override;
   // Gives it up now instead of with the last handle. What is on its way is not affected.
   void release();
   bool released() const { return released_.load(std::memory_order_acquire); }

@@ -1,9 +1,12 @@
 #include "hawser/tensor/operators.h"
 
+#include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_type.h>
 #include <ATen/core/function_schema.h>
+#include <ATen/core/rref_interface.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
@@ -13,6 +16,7 @@
 #include <utility>
 
 #include "hawser/base/error.h"
+#include "hawser/tensor/value_codec.h"
 
 namespace hawser::tensor {
 namespace {
@@ -68,7 +72,13 @@ class Converter {
         return as_list(std::move(value), type->castRaw<c10::ListType>()->getElementType(),
                        fixed_length);
       case c10::TypeKind::TupleType:
-        return as_tuple(std::move(value), *type->castRaw<c10::TupleType>());
+        return as_tuple(std::move(value), type->cast<c10::TupleType>());
+      case c10::TypeKind::DictType:
+        return as_dict(std::move(value), *type->castRaw<c10::DictType>());
+      case c10::TypeKind::EnumType:
+        return as_enum(std::move(value), type->cast<c10::EnumType>());
+      case c10::TypeKind::RRefType:
+        return as_reference(std::move(value), type->castRaw<c10::RRefType>()->getElementType());
       default:
         return only_if(value.type()->isSubtypeOf(*type), std::move(value));
     }
@@ -129,16 +139,57 @@ class Converter {
     return c10::IValue(std::move(list));
   }
 
-  Converted as_tuple(c10::IValue value, const c10::TupleType& type) {
+  Converted as_tuple(c10::IValue value, c10::TupleTypePtr type) {
     if (!value.isTuple()) return std::nullopt;
     std::vector<c10::IValue> elements = value.toTupleRef().elements().vec();
-    if (elements.size() != type.elements().size()) return std::nullopt;
+    if (elements.size() != type->elements().size()) return std::nullopt;
     for (std::size_t i = 0; i < elements.size(); ++i) {
-      Converted item = (*this)(std::move(elements[i]), type.elements()[i]);
+      Converted item = (*this)(std::move(elements[i]), type->elements()[i]);
       if (!item) return std::nullopt;
       elements[i] = *std::move(item);
     }
-    return c10::ivalue::Tuple::create(std::move(elements));
+    if (!type->schema()) return c10::ivalue::Tuple::create(std::move(elements));
+    return c10::ivalue::Tuple::createNamed(std::move(elements), std::move(type));
+  }
+
+  Converted as_dict(c10::IValue value, const c10::DictType& type) {
+    if (!value.isGenericDict()) return std::nullopt;
+    const auto given = value.toGenericDict();
+    c10::impl::GenericDict dict(type.getKeyType(), type.getValueType());
+    dict.reserve(given.size());
+    for (const auto& entry : given) {
+      Converted key = (*this)(entry.key(), type.getKeyType());
+      Converted item = (*this)(entry.value(), type.getValueType());
+      if (!key || !item) return std::nullopt;
+      dict.insert_or_assign(*std::move(key), *std::move(item));
+    }
+    return c10::IValue(std::move(dict));
+  }
+
+  // Of the names of its class and of its member, as it travels.
+  static Converted as_enum(c10::IValue value, const c10::EnumTypePtr& type) {
+    if (value.isEnum()) return only_if(value.type()->isSubtypeOf(*type), std::move(value));
+    if (!value.isTuple() || value.toTupleRef().elements().size() != 2) return std::nullopt;
+    const c10::IValue& name = value.toTupleRef().elements()[0];
+    const c10::IValue& member = value.toTupleRef().elements()[1];
+    if (!name.isString() || !member.isString() ||
+        name.toStringRef() != type->qualifiedClassName().qualifiedName()) {
+      return std::nullopt;
+    }
+    for (const auto& [known, number] : type->enumNamesValues()) {
+      if (known != member.toStringRef()) continue;
+      return c10::IValue(c10::make_intrusive<c10::ivalue::EnumHolder>(type, known, number));
+    }
+    return std::nullopt;
+  }
+
+  // The type of what a reference leads to is believed.
+  Converted as_reference(c10::IValue value, const c10::TypePtr& element) {
+    if (!value.isRRef()) return std::nullopt;
+    auto carried = carried_by(*value.toRRef());
+    if (!carried) return value;
+    const ScriptableReference& reference = *carried;
+    return c10::IValue(reference.as_rref(std::move(carried), element));
   }
 
   Effort& effort_;

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+import hawser
+
 
 def linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
     with torch.random.fork_rng():
@@ -44,23 +46,26 @@ def looked_up(ref: Any, rows: torch.Tensor) -> torch.Tensor:
 
 
 class Failing(torch.optim.SGD):
-    """Fails as often as it is told to, on the nodes that it is told."""
+    """Fails while it is told to, on the node that it is told on."""
 
-    failures: dict[str, Any] = {}
+    fails = False
 
-    def __init__(self, params: Any, lr: float = 0.1, fail: str = "") -> None:
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
         super().__init__(params, lr=lr)
-        if fail == "make":
-            raise ValueError("not made")
+
+    def add_param_group(self, param_group: Any) -> None:
+        super().add_param_group(param_group)
+        if Failing.fails:
+            raise ValueError("not added")
 
     def step(self, closure: Any = None) -> Any:
-        if Failing.failures.get("step"):
+        if Failing.fails:
             raise KeyError("no step")
         return super().step(closure)
 
 
 def fail_steps(fail: bool) -> None:
-    Failing.failures["step"] = fail
+    Failing.fails = fail
 
 
 class Counting(torch.optim.SGD):
@@ -81,6 +86,7 @@ class Waiting(torch.optim.SGD):
     """Waits inside its step for as many others as it is told to."""
 
     together: threading.Barrier
+    patience = 0.0
     inside = 0
     most_inside = 0
 
@@ -88,7 +94,7 @@ class Waiting(torch.optim.SGD):
         Waiting.inside += 1
         Waiting.most_inside = max(Waiting.most_inside, Waiting.inside)
         try:
-            Waiting.together.wait(5)
+            Waiting.together.wait(Waiting.patience)
         except threading.BrokenBarrierError:
             pass
         finally:
@@ -96,13 +102,32 @@ class Waiting(torch.optim.SGD):
         return super().step(closure)
 
 
-def expect_together(parties: int) -> None:
+def expect_together(parties: int, patience: float) -> None:
+    Waiting.patience = patience
     Waiting.together = threading.Barrier(parties)
     Waiting.most_inside = 0
 
 
 def most_together() -> int:
     return Waiting.most_inside
+
+
+class Meeting(torch.optim.SGD):
+    """Ends its step when the one on the other node, has begun."""
+
+    begun = threading.Event()
+
+    def step(self, closure: Any = None) -> Any:
+        node = hawser.default_node()
+        Meeting.begun.set()
+        other = {"left": "right", "right": "left"}[node.name]
+        if not node.run(other, meeting_has_begun, 20.0):
+            raise TimeoutError(f"the step on {other} has not begun")
+        return super().step(closure)
+
+
+def meeting_has_begun(patience: float) -> bool:
+    return Meeting.begun.wait(patience)
 
 
 class Block(nn.Module):

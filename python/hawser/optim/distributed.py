@@ -37,6 +37,9 @@ class OwnerErrors(ExceptionGroup[Exception], Error):
         made.by_owner = by_owner
         return made
 
+    def __str__(self) -> str:
+        return self.message
+
     def derive(self, excs: Sequence[Exception], /) -> OwnerErrors:  # type: ignore[override]
         part = OwnerErrors(self.message, excs)
         kept = {id(error) for error in excs}

@@ -200,10 +200,14 @@ function(hawser_python_tests)
 
   add_test(NAME conformance.suites
     COMMAND ${Python_EXECUTABLE} -B "${PROJECT_SOURCE_DIR}/tests/conformance/check.py")
-  set_tests_properties(conformance.suites PROPERTIES TIMEOUT 900 LABELS conformance RUN_SERIAL ON
+  set_tests_properties(conformance.suites PROPERTIES TIMEOUT 1200 LABELS conformance RUN_SERIAL ON
     ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python")
 
   # Every example is run.
+  if(HAWSER_BUILD_EXAMPLES)
+    add_test(NAME examples.cpp_train COMMAND example_train)
+    set_tests_properties(examples.cpp_train PROPERTIES TIMEOUT 120 LABELS examples)
+  endif()
   set(call_cpp_arguments $<TARGET_FILE:example_worker_and_trainer>)
   set(actor_learner_arguments --lose-one)
   file(GLOB files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/python/*.py")

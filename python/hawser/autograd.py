@@ -122,18 +122,24 @@ _follow(_native.Future)
 @contextlib.contextmanager
 def _inside(context_id: int | None) -> Iterator[None]:
     """The tasks of an event loop share a thread, so there the context goes with the task."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if _is_in_task():
+        token = _native.task_context.set(context_id)
+        try:
+            yield
+        finally:
+            _native.task_context.reset(token)
+    else:
         before = _native.current_context()
         _native.set_current_context(context_id)
         try:
             yield
         finally:
             _native.set_current_context(before)
-    else:
-        token = _native.task_context.set(context_id)
-        try:
-            yield
-        finally:
-            _native.task_context.reset(token)
+
+
+def _is_in_task() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -60,7 +60,7 @@ def reduce_parameter(parameter: torch.nn.Parameter) -> tuple[Any, ...]:
     """Pickled as torch does it, a parameter would leave the graph of autograd without a word."""
     if parameter.requires_grad and _native.current_context() is not None:
         return _received_parameter, (parameter.as_subclass(torch.Tensor),)
-    return parameter.__reduce_ex__(5)  # type: ignore[no-untyped-call]
+    return parameter.__reduce_ex__(5)
 
 
 def _received_parameter(tensor: torch.Tensor) -> torch.Tensor:

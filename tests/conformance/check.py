@@ -20,7 +20,14 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SUITES = ["RpcTest", "TensorPipeAgentRpcTest", "FaultyAgentRpcTest"]
+SUITES = [
+    "RpcTest",
+    "TensorPipeAgentRpcTest",
+    "FaultyAgentRpcTest",
+    "DistAutogradTest",
+    "FaultyAgentDistAutogradTest",
+    "DdpUnderDistAutogradTest",
+]
 # Run again through the interpreter's end, and as new interpreters: exit codes must be clean.
 FINALIZED = "test_wait_all"
 SPAWNED = "test_worker_id"

@@ -1,5 +1,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "hawser/base/guarded.h"
+#include "hawser/node/autograd.h"
 #include "process/roles.h"
 #include "process/world.h"
 
@@ -58,6 +60,48 @@ void serve_functions(Node& node, Channel& test) {
     return std::tuple(report.incoming, report.put_aside);
   });
   node.serve("turned_away", [&node] { return node.inspect().connections_turned_away; });
+}
+
+// Says so when its gradient is asked for, and then takes its time.
+struct StallsBackward : torch::autograd::Function<StallsBackward> {
+  static at::Tensor forward(torch::autograd::AutogradContext* saved, const at::Tensor& x,
+                            Channel* test) {
+    saved->saved_data["test"] = reinterpret_cast<std::int64_t>(test);
+    return x.clone();
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* saved,
+                                               torch::autograd::tensor_list gradients) {
+    reinterpret_cast<Channel*>(saved->saved_data["test"].toInt())->tell("in backward");
+    Event never;
+    never.sleep_until(Deadline::after(SteadyClock(), kPatience));
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+void serve_autograd(Node& node, Channel& test) {
+  const at::Tensor weight = at::full({4}, 2.0, at::kDouble).set_requires_grad(true);
+  node.serve("scale", [weight](at::Tensor x) { return x * weight; });
+  node.serve("scale_via",
+             [&node, weight](const std::string& next, const std::string& function, at::Tensor x) {
+               return node.call<at::Tensor>(next, function, x * weight).get();
+             });
+  node.serve("stall_backward", [&test](at::Tensor x) { return StallsBackward::apply(x, &test); });
+  node.serve("gradient", [&node, weight](std::int64_t context) {
+    const auto gradients =
+        node.autograd().gradients(autograd::ContextId{static_cast<std::uint64_t>(context)});
+    return gradients.contains(weight) ? gradients.at(weight) : at::Tensor();
+  });
+  node.serve("count_autograd", [&node] {
+    const AutogradCounts counts = node.inspect().autograd;
+    return std::tuple(counts.contexts, counts.passes);
+  });
+  node.serve("hold_context", [&node, &test](const std::string& next) {
+    const autograd::Context context(node);
+    node.call<at::Tensor>(next, "scale", at::full({4}, 1.0, at::kDouble)).get();
+    test.tell("holding");
+    Event never;
+    never.sleep_until(Deadline::after(SteadyClock(), kPatience));
+  });
 }
 
 void tell_joined(const Node& node, Channel& test) {
@@ -117,6 +161,7 @@ void make_many(Node& node, Channel& test, std::istream& words) {
 int work(Channel& test, const std::vector<std::string>& arguments) {
   auto node = std::make_unique<Node>(from_arguments(arguments));
   serve_functions(*node, test);
+  serve_autograd(*node, test);
   tell_joined(*node, test);
   while (const auto command = test.hear(Duration(10min))) {
     std::istringstream words(*command);

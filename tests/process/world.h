@@ -52,6 +52,12 @@ class World {
 //   use_refs(), drop_refs()                      fetches them all; lets them go
 //   count_refs(), describe_refs()                references and referenced values it has
 //   resident()          bytes of memory in use
+//   scale(Tensor)       times its weight, a leaf of four doubles that are 2
+//   scale_via(node, function, Tensor)   scales, and returns what that function makes of it
+//   stall_backward(Tensor)              the same tensor; says "in backward" and then stays there
+//   gradient(context)   of its weight; undefined if there is none
+//   count_autograd()    contexts and passes that it takes part in
+//   hold_context(node)  calls scale there in a context of its own, says "holding", and stays in it
 //   turned_away()       connections
 //   incoming(peer)      calls of that peer that it has not answered, and how many of them it has
 //   put

@@ -75,6 +75,7 @@ def test_install_replaces_all_copies_once() -> None:
         "-c",
         textwrap.dedent("""
         import sys, torch, torch.distributed.nn, torch.distributed.optim
+        import torch.distributed.autograd as autograd_before
         from torch._C._distributed_rpc import WorkerInfo
         import hawser.dropin, hawser.rpc as ours
         hawser.dropin.install()
@@ -92,7 +93,7 @@ def test_install_replaces_all_copies_once() -> None:
         assert remote_module.RemoteModule in ours.internal._internal_rpc_pickler._class_reducer_dict
         assert torch._jit_internal.RRef is torch.jit.annotations.RRef is optimizer.RRef is ours.RRef
         assert torch._jit_internal.PyRRef is ours.PyRRef
-        assert autograd is ours.dist_autograd is optimizer.dist_autograd is torch.distributed.autograd
+        assert autograd is ours.dist_autograd is optimizer.dist_autograd is not autograd_before
         from hawser.optim import DistributedOptimizer
         for module in (optimizer, torch.distributed.optim):
             assert issubclass(module.DistributedOptimizer, DistributedOptimizer)

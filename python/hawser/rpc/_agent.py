@@ -163,10 +163,6 @@ class TensorPipeAgent(RpcAgent):
             raise ValueError(f"Cannot get WorkerInfo from name {to}")
         return self.get_worker_info(to).name
 
-    def _lost(self) -> set[str]:
-        """The peers that are known to be gone."""
-        return {peer["name"] for peer in self._node.inspect()["peers"] if peer["state"] == "lost"}
-
     def _update_group_membership(
         self,
         worker_info: WorkerInfo,

@@ -488,20 +488,57 @@ class _Gathering:
 
     def _await_signal(self, missing: Callable[[], Collection[str]]) -> dict[str, str]:
         """Returns who failed and why. Raises PeerLost if one of those it waits for is lost."""
-        agent = _get_current_rpc_agent()
         signal = self.states.proceed_signal
         deadline = time.monotonic() + (math.inf if self.patience is None else self.patience)
-        while not signal.wait(max(0.0, min(_POLL_S, deadline - time.monotonic()))):
-            if time.monotonic() >= deadline:
-                return {
-                    name: f"{name} did not come within {self.patience:.2f} seconds"
-                    for name in sorted(missing())
-                }
-            lost = agent._lost().intersection(missing())
-            if lost and not signal.is_set():
-                raise errors.PeerLost(f"_all_gather waits for {sorted(lost)}, who are lost")
+        with _Roll() as roll:
+            while not signal.wait(max(0.0, min(_POLL_S, deadline - time.monotonic()))):
+                if time.monotonic() >= deadline:
+                    return {
+                        name: f"{name} did not come within {self.patience:.2f} seconds"
+                        for name in sorted(missing())
+                    }
+                lost = roll.call(missing())
+                if lost and not signal.is_set():
+                    raise errors.PeerLost(f"_all_gather waits for {sorted(lost)}, who are lost")
         with _all_gather_dict_lock:
             return dict(self.states.failures)
+
+
+class _Roll:
+    """Finds out who is gone, also of those with whom this worker has never spoken."""
+
+    def __init__(self) -> None:
+        self._node = _get_current_rpc_agent()._node
+        self._asked: dict[str, Any] = {}
+
+    def __enter__(self) -> _Roll:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for answer in self._asked.values():
+            answer.cancel()
+
+    def call(self, names: Collection[str]) -> set[str]:
+        """Asks them to answer; returns those of whom it is known by now that they will not."""
+        lost = set()
+        for name in names:
+            answer = self._asked.get(name)
+            if answer is not None and not answer.done():
+                continue
+            try:
+                if answer is not None:
+                    answer.wait()
+            except errors.PeerLost:
+                lost.add(name)
+                continue
+            except RuntimeError as error:  # it is there, and busy or closing
+                logger.debug("%s does not answer: %s", name, error)
+            self._asked[name] = self._node.start(name, _present, timeout=0)
+        return lost
+
+
+def _present() -> None:
+    """Called by those who wait for this worker."""
 
 
 def _tell(to: str, func: Callable[..., Any], *args: Any) -> None:

@@ -54,7 +54,7 @@ class LocalPass::Collector final : public GraphTask::ExecInfo::Capture::GradCapt
   Collector(LocalPass& pass, AccumulateGrad& leaf) : pass_(pass), leaf_(leaf) {}
   at::Tensor operator()(const at::Tensor& gradient) override {
     pass_.collect(leaf_, gradient);
-    return {};
+    return gradient;
   }
 
  private:

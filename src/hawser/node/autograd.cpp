@@ -486,9 +486,15 @@ void Autograd::connected(const std::string& peer, Incarnation incarnation) {
   tell([&](State& state, TimePoint now) { state.conductor.met({peer, incarnation}, now); });
 }
 
+// Whoever shares a context is sought at once: it comes back, or it is given up.
 void Autograd::disconnected(const std::string& peer) {
   if (peer == self_) return;
-  tell([&](State& state, TimePoint now) { state.conductor.disconnected(peer, now); });
+  bool concerned = false;
+  const bool open = tell([&](State& state, TimePoint now) {
+    state.conductor.disconnected(peer, now);
+    concerned = state.conductor.concerns(peer);
+  });
+  if (open && concerned) out_.agent.reach(peer);
 }
 
 void Autograd::barred(const std::string& peer, Incarnation incarnation) {

@@ -24,6 +24,8 @@ Context::~Context() {
   if (!node_.closed()) node_.autograd().release(id_);
 }
 
-hawser::Gradients Context::gradients() const { return node_.autograd().gradients(id_); }
+hawser::Gradients gradients(const Node& node, ContextId context) {
+  return node.autograd().gradients(context);
+}
 
 }  // namespace hawser::autograd

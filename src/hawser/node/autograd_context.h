@@ -6,6 +6,10 @@
 
 namespace hawser::autograd {
 
+// Of that node's leaves in that context, in which it has taken part. For handlers:
+//   gradients(call.node(), *call.autograd_context())
+hawser::Gradients gradients(const Node& node, ContextId context);
+
 // One forward computation over several nodes, and its gradients. While it lives, calls that this
 // thread makes belong to it, with whatever they lead to elsewhere.
 //
@@ -30,7 +34,7 @@ class Context {
     node_.backward(id_, roots, options).get();
   }
   // Of this node's leaves, by leaf.
-  hawser::Gradients gradients() const;
+  hawser::Gradients gradients() const { return autograd::gradients(node_, id_); }
 
  private:
   Node& node_;

@@ -84,7 +84,7 @@ TEST(Decode, PartsOfTensorsMustExistAndHaveNone) {
 
 TEST(Decode, EnumsMustBeKnown) {
   Call call;
-  call.target = static_cast<TargetKind>(5);
+  call.target = static_cast<TargetKind>(6);
   EXPECT_EQ(objection_to(carried(encode(std::move(call)))), "a call has an unknown kind of target");
   for (const int kind : {0, 8, 255}) {
     Failure failure{CallId(1), Error(static_cast<ErrorKind>(kind), "")};

@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch import nn
 
+import hawser
+
 from .world import World, run
 
 # --- in every rank ---
@@ -172,3 +174,25 @@ def fail_everywhere(world: World) -> None:
 
 def test_all_owners_that_failed_are_reported() -> None:
     run(fail_everywhere, size=3, init=False)
+
+
+# --- hawser's own, in a program that uses hawser.rpc ---
+
+
+def train_natively(world: World) -> None:
+    if world.rank != 0:
+        return
+    module = hawser.nn.RemoteModule(f"rank:{world.rank + 1}/cpu", Unsendable)
+    assert module.on == world.next
+    optimizer = hawser.optim.DistributedOptimizer(
+        torch.optim.SGD, module.remote_parameters(), lr=0.5
+    )
+    with rpc.dist_autograd.context() as context:
+        rpc.dist_autograd.backward(context, [module(torch.ones(2)).sum()])
+        optimizer.step(context)
+    torch.testing.assert_close(module(torch.ones(2)), torch.full((2,), 0.5))
+    assert module.get_module_rref().rpc_sync().extra_repr() == ""
+
+
+def test_hawsers_own_work_in_a_world_of_rpc() -> None:
+    run(train_natively)

@@ -106,7 +106,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._ask("step", {name: (id, change) for name, change in changes.items()})
         for name, owner in self._owners.items():
             for told, change in zip(owner.told, changes[name], strict=True):
-                told.update(copy.deepcopy(change))
+                if change:
+                    told.update(copy.deepcopy(change))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Does nothing: gradients belong to a context, and every context begins without."""

@@ -120,6 +120,30 @@ def test_row_34_the_template_is_instantiated_once() -> None:
     assert run(make_scripted, init=False) == [0, 1]
 
 
+# --- without a number: one that had been sent could not be called, and its repr raised ---
+
+
+def call_it(module: Any) -> tuple[torch.Tensor, str]:
+    return module(torch.ones(2)), repr(module)
+
+
+def send_it(world: World) -> None:
+    modules, _ = start(world, import_first=True)
+    if world.rank == 0:
+        module = modules.RemoteModule(world.next, Unsendable)
+        same = modules.RemoteModule.init_from_module_rref(world.next, module.get_module_rref())
+        for each in (module, same):
+            assert rpc.rpc_sync(world.name(0), call_it, (each,))[1] == repr(each)
+            value, _ = rpc.rpc_sync(world.next, call_it, (each,))
+            torch.testing.assert_close(value.detach(), torch.ones(2))
+            torch.testing.assert_close(each(torch.ones(2)).detach(), torch.ones(2))
+    rpc.shutdown()
+
+
+def test_a_module_that_was_sent_can_be_called() -> None:
+    run(send_it, init=False)
+
+
 # --- without a number: an optimizer left gradients in .grad, and applied them again ---
 
 

@@ -1,8 +1,9 @@
 """What torch has built on its rpc, where it needs more than another rpc underneath.
 
 `torch.distributed.optim.DistributedOptimizer` is hawser's. `RemoteModule` stays torch's, which can be
-scripted, with its errors mended: `train(mode)` ignores the mode and sends the module back, and the
-template of a scripted one is instantiated twice.
+scripted, with its errors mended: `train(mode)` ignores the mode and sends the module back, the
+template of a scripted one is instantiated twice, one that came in a message or was made of a reference
+cannot be called, and its `repr` raises.
 
 Both modules take long to import and few programs need them, so they are mended when a program
 imports them.
@@ -67,6 +68,8 @@ def _mend_remote_module(stock: Any) -> None:
     cls.__init__ = init
     cls.train = _train
     cls.eval = _eval
+    cls.__call__ = _call
+    cls.__repr__ = _repr
 
 
 def _make_scripted(module: Any, remote_device: str, what: tuple[Any, ...], interface: Any) -> None:
@@ -100,6 +103,15 @@ def _train(self: Any, mode: bool = True) -> Any:
 
 def _eval(self: Any) -> Any:
     return self.train(False)
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """There are no hooks here, and in many instances nothing of nn.Module."""
+    return self.forward(*args, **kwargs)
+
+
+def _repr(self: Any) -> str:
+    return f"{type(self).__name__}(on={self.on!r}, device={self.device!r})"
 
 
 def _set_mode(module: Any, mode: bool) -> None:

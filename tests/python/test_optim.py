@@ -453,6 +453,29 @@ def test_options_that_were_lost_with_a_failed_step_are_sent_again(node: hawser.N
     step(node, [ref], optimizer)
     local_step([here], local)
     assert_same(node, [ref], [here])
+    optimizer.param_groups[0]["lr"] = 0.5  # which the owner hears of in a step that fails
+    node.run("left", training.fail_steps, True)
+    with pytest.raises(OwnerErrors):
+        step(node, [ref], optimizer)
+    node.run("left", training.fail_steps, False)
+    optimizer.param_groups[0]["lr"] = 0.02
+    step(node, [ref], optimizer)
+    local_step([here], local)
+    assert_same(node, [ref], [here])
+
+
+def test_a_state_that_an_owner_refuses(node: hawser.Node) -> None:
+    refs = parameters(node)
+    optimizer = DistributedOptimizer(torch.optim.Adam, refs, lr=0.1)
+    step(node, refs, optimizer)
+    state = optimizer.state_dict()
+    broken = {**state, "state": {0: "no state"}}
+    with pytest.raises(OwnerErrors) as caught:
+        optimizer.load_state_dict(broken)
+    assert list(caught.value.by_owner) == ["left"]
+    optimizer.load_state_dict(state)
+    step(node, refs, optimizer)
+    torch.testing.assert_close(optimizer.state_dict()["param_groups"], state["param_groups"])
 
 
 def test_a_group_that_one_owner_refuses_is_added_nowhere(node: hawser.Node) -> None:
@@ -470,18 +493,31 @@ def test_a_group_that_one_owner_refuses_is_added_nowhere(node: hawser.Node) -> N
     assert all(not torch.equal(a, b) for a, b in zip(values(node, more), before, strict=True))
 
 
-def test_a_lost_owner_is_named() -> None:
+def test_a_lost_owner_is_named_and_the_others_step() -> None:
     with peers.world("left", "right") as node:
-        refs = [node.remote(name, training.parameter, 1.0) for name in ("left", "right")]
+        refs = [node.remote(name, training.parameter, 1.0) for name in ("right", "left")]
         optimizer = DistributedOptimizer(torch.optim.SGD, refs, lr=0.1)
         node.notify("right", peers.leave_process)
         with pytest.raises(hawser.PeerLost):
             while True:
                 node.run("right", peers.nothing)
-        with pytest.raises(OwnerErrors) as caught, hawser.autograd.context(node) as context:
-            optimizer.step(context)
-        assert list(caught.value.by_owner) == ["right"]
-        assert isinstance(caught.value.by_owner["right"], hawser.PeerLost)
+        lost_before_it_was_asked = False
+        while not lost_before_it_was_asked:
+            before = values(node, refs[1:])
+            with pytest.raises(OwnerErrors) as caught:
+                step_without(node, refs, optimizer)
+            assert list(caught.value.by_owner) == ["right"]
+            error = caught.value.by_owner["right"]
+            assert isinstance(error, hawser.PeerLost)
+            assert not torch.equal(values(node, refs[1:])[0], before[0])
+            lost_before_it_was_asked = "and the value with it" in str(error)
+
+
+def step_without(node: hawser.Node, refs: Sequence[Any], optimizer: DistributedOptimizer) -> None:
+    with hawser.autograd.context(node) as context:
+        part = node.run(refs[1].owner_name(), training.scaled_by, refs[1], torch.tensor(1.5))
+        context.backward([loss_of([part])])
+        optimizer.step(context)
 
 
 def test_what_is_no_parameter_is_refused(node: hawser.Node) -> None:

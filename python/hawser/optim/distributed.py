@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 from collections.abc import Iterable, Sequence
@@ -56,8 +55,16 @@ class _Owner:
     places: list[list[int]] = field(default_factory=list)  # of its parameters in those
     told: list[Options] = field(default_factory=list)  # what the share has
 
-    def forget_told(self) -> None:
-        self.told = [{} for _ in self.told]
+    def is_told(self, changes: Sequence[Options]) -> None:
+        """From now until `was_told` it is not known what the share has of these."""
+        for told, change in zip(self.told, changes, strict=True):
+            for name in list(change):
+                told.pop(name, None)
+
+    def was_told(self, changes: Sequence[Options]) -> None:
+        for told, change in zip(self.told, changes, strict=True):
+            if change:
+                told.update(copy.deepcopy(change))
 
 
 class _Attached(Options):
@@ -103,11 +110,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self._connected().is_in_context(id):
             raise Invalid(f"Could not find autograd context with id: {id}")
         changes = {name: self._changes(owner) for name, owner in self._owners.items()}
+        for name, owner in self._owners.items():
+            owner.is_told(changes[name])
         self._ask("step", {name: (id, change) for name, change in changes.items()})
         for name, owner in self._owners.items():
-            for told, change in zip(owner.told, changes[name], strict=True):
-                if change:
-                    told.update(copy.deepcopy(change))
+            owner.was_told(changes[name])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Does nothing: gradients belong to a context, and every context begins without."""
@@ -164,13 +171,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         options = [_options(group) for group in groups]
         parts = {name: _part(owner, whole, options) for name, owner in self._owners.items()}
+        for owner in self._owners.values():
+            owner.is_told(owner.told)
         self._ask("load", {name: (part,) for name, part in parts.items()})
         for group, new in zip(self.param_groups, options, strict=True):
             references = group["params"]
             group.clear()
             group.update({**copy.deepcopy(new), "params": references})
         for owner in self._owners.values():
-            owner.told = [copy.deepcopy(options[number]) for number in owner.groups]
+            owner.was_told([options[number] for number in owner.groups])
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -211,20 +220,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """The options of the new groups of each owner."""
         optimizer_class, args, kwargs = self._make
         before = {name: len(owner.groups) for name, owner in self._owners.items()}
-        started = {}
-        with _outside_of_contexts():
-            for name, parts in shares.items():
-                groups = [group for _, _, group in parts]
-                started[name] = (
-                    self._start(name, Method(self._owners[name].share, "add_groups"), (groups,))
-                    if name in before
-                    else self._start(name, make_share, (optimizer_class, groups, args, kwargs))
-                )
-        replies, failures = _collect(started)
+        calls: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+        for name, parts in shares.items():
+            groups = [group for _, _, group in parts]
+            if name in before:
+                calls[name] = (Method(self._owners[name].share, "add_groups"), (groups,))
+            else:
+                calls[name] = (make_share, (optimizer_class, groups, args, kwargs))
+        replies, failures = self._call(calls)
         if failures:
-            undo = {name: (before[name],) for name in replies if name in before}
-            self._ask("keep_groups", undo)
-            raise self._error("making the optimizer", failures, len(started))
+            undo = {
+                name: (Method(self._owners[name].share, "keep_groups"), (before[name],))
+                for name in replies
+                if name in before
+            }
+            _, not_undone = self._call(undo)
+            raise self._error("making the optimizer", failures | not_undone, len(calls))
         described = {}
         for name, reply in replies.items():
             if name in before:
@@ -236,20 +247,35 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _ask(self, method: str, calls: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
         """Calls a method of the shares of these owners, all at the same time."""
-        with _outside_of_contexts():
-            started = {
-                name: self._start(name, Method(self._owners[name].share, method), args)
-                for name, args in calls.items()
-            }
-        replies, failures = _collect(started)
+        replies, failures = self._call(
+            {name: (Method(self._owners[name].share, method), args) for name, args in calls.items()}
+        )
         if failures:
-            for name in failures:
-                self._owners[name].forget_told()
             raise self._error(f"{method} of the optimizer", failures, len(calls))
         return replies
 
     def _error(self, what: str, failures: dict[str, Exception], asked: int) -> Exception:
         return OwnerErrors.of(what, failures, asked)
+
+    def _call(
+        self, calls: dict[str, tuple[Any, tuple[Any, ...]]]
+    ) -> tuple[dict[str, Any], dict[str, Exception]]:
+        """Calls a function on each of these nodes, at the same time: results, and failures."""
+        started: dict[str, Future] = {}
+        replies: dict[str, Any] = {}
+        failures: dict[str, Exception] = {}
+        with autograd._inside(None):  # this is no part of the computation that is being recorded
+            for name, (function, args) in calls.items():
+                try:
+                    started[name] = self._start(name, function, args)
+                except Exception as error:  # a node that is known to be lost, for instance
+                    failures[name] = error
+        for name, future in started.items():
+            try:
+                replies[name] = future.wait()
+            except Exception as error:
+                failures[name] = error
+        return replies, {name: failures[name] for name in calls if name in failures}
 
     def _start(self, name: str, function: Any, args: tuple[Any, ...]) -> Future:
         return self._connected().start(name, function, args, None, _limited(None))
@@ -338,23 +364,6 @@ def _part(owner: _Owner, whole: dict[str, Any], options: Sequence[Options]) -> d
             if saved[place] in whole["state"]:
                 part["state"][index] = whole["state"][saved[place]]
     return part
-
-
-def _collect(started: dict[str, Future]) -> tuple[dict[str, Any], dict[str, Exception]]:
-    """Waits for all of them: results, and failures."""
-    replies: dict[str, Any] = {}
-    failures: dict[str, Exception] = {}
-    for name, future in started.items():
-        try:
-            replies[name] = future.wait()
-        except Exception as error:
-            failures[name] = error
-    return replies, failures
-
-
-def _outside_of_contexts() -> contextlib.AbstractContextManager[None]:
-    """What is said to owners is no part of the computation that is being recorded."""
-    return autograd._inside(None)
 
 
 def _same(one: Any, other: Any) -> bool:

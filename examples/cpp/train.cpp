@@ -45,10 +45,9 @@ int serve(const std::string& path) {
   Layer output(16, 1);
   auto forward =
       hawser::make_function("forward", [&](at::Tensor hidden) { return output.forward(hidden); });
-  auto step = hawser::make_function(
-      "step", [&](const hawser::CallContext& call) {
-        output.step(hawser::autograd::gradients(call.node(), *call.autograd_context()));
-      });
+  auto step = hawser::make_function("step", [&](const hawser::CallContext& call) {
+    output.step(hawser::autograd::gradients(call.node(), *call.autograd_context()));
+  });
   auto with_functions = options("worker", 1, path);
   with_functions.functions = {forward, step};
   hawser::Node(with_functions).shutdown();

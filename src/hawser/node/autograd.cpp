@@ -135,6 +135,17 @@ std::shared_ptr<LocalPass> Autograd::find_pass(PassId pass) {
   return found == state->passes.end() ? nullptr : found->second;
 }
 
+std::shared_ptr<LocalPass> Autograd::take_pass(PassId pass) {
+  auto taken = state_.lock()->passes.extract(pass);
+  return taken.empty() ? nullptr : std::move(taken.mapped());
+}
+
+// A graph may hold Python objects, and the threads that perform actions must not wait for the
+// interpreter (GIL-1).
+void Autograd::destroy_later(std::shared_ptr<void> graph) {
+  out_.scheduler->post([graph = std::move(graph)] {});
+}
+
 std::shared_ptr<LocalPass> Autograd::find_or_add_pass(PassId pass, ContextId context) {
   auto state = state_.lock();
   auto& found = state->passes[pass];
@@ -246,23 +257,16 @@ void Autograd::perform(Deliver&& action) {
 }
 
 void Autograd::perform(AbortLocal&& action) {
-  std::shared_ptr<LocalPass> pass;  // dies without the lock
-  {
-    auto state = state_.lock();
-    auto found = state->passes.extract(action.pass);
-    if (!found.empty()) pass = std::move(found.mapped());
-  }
-  if (pass) pass->abort(action.why.message());
+  const auto pass = take_pass(action.pass);
+  if (!pass) return;
+  pass->abort(action.why.message());
+  destroy_later(pass);
 }
 
 void Autograd::perform(CommitLocal&& action) {
-  std::shared_ptr<LocalPass> pass;
-  {
-    auto state = state_.lock();
-    auto found = state->passes.extract(action.pass);
-    if (!found.empty()) pass = std::move(found.mapped());
-  }
+  const auto pass = take_pass(action.pass);
   if (!pass) return;
+  destroy_later(pass);
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> replaced;  // die without the lock
   for (const auto& entry : pass->collected()) {
@@ -300,10 +304,8 @@ void Autograd::perform(Finished&& action) {
 }
 
 void Autograd::perform(DropContext&& action) {
-  Graph dropped;  // dies without the lock
-  auto state = state_.lock();
-  auto found = state->graphs.extract(action.context);
-  if (!found.empty()) dropped = std::move(found.mapped());
+  auto dropped = state_.lock()->graphs.extract(action.context);
+  if (!dropped.empty()) destroy_later(std::make_shared<Graph>(std::move(dropped.mapped())));
 }
 
 // ------------------------------------------------------------------------------- the program
@@ -371,7 +373,6 @@ hawser::Gradients Autograd::gradients(ContextId context) {
 }
 
 AutogradContextReport Autograd::report(ContextId context) {
-  AutogradContextReport report;
   auto state = state_.lock();
   if (state->closed) throw closed_error();
   const auto known = state->conductor.context(context, out_.clock.now());

@@ -129,6 +129,8 @@ class Autograd final : public engine::LocalPass::Events,
   Error closed_error() const;
   engine::Tensors take_gradients(autograd::GradientHandle handle);
   std::shared_ptr<engine::LocalPass> find_pass(autograd::PassId pass);
+  std::shared_ptr<engine::LocalPass> take_pass(autograd::PassId pass);
+  void destroy_later(std::shared_ptr<void> graph);
   std::shared_ptr<engine::LocalPass> find_or_add_pass(autograd::PassId pass,
                                                       autograd::ContextId context);
   std::vector<c10::intrusive_ptr<engine::SendFunction>> find_sends(

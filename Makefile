@@ -25,7 +25,12 @@ help: ## this text
 	@echo "Variables: JOBS=$(JOBS) WERROR=$(WERROR) FUZZ_SECONDS=$(FUZZ_SECONDS) ARGS='<passed on to ctest, demo or bench>'"
 
 .PHONY: demo
-demo: bootstrap ## three processes call each other over shm and tcp, and one is killed
+demo: bootstrap ## trains a model that is split over three processes
+	$(call build,dev,hawser_native)
+	PYTHONPATH=build/dev/python .venv/bin/python examples/python/train.py $(ARGS)
+
+.PHONY: demo-calls
+demo-calls: bootstrap ## three processes call each other over shm and tcp, and one is killed
 	$(call build,dev,example_demo)
 	build/dev/examples/demo $(ARGS)
 

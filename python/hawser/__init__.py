@@ -38,6 +38,8 @@ from hawser.errors import (
 from hawser.node import Node, by_value, current_call, deadline, default_node
 from hawser.references import RRef
 
+from hawser import nn, optim  # isort: skip  # on all of the above
+
 __all__ = [
     "Cancelled",
     "Error",
@@ -56,4 +58,6 @@ __all__ = [
     "current_call",
     "deadline",
     "default_node",
+    "nn",
+    "optim",
 ]

@@ -5,7 +5,8 @@
     python -m hawser.dropin -c code arguments                      python -c code arguments
 
 The program, and every Python process below it, finds hawser.rpc where torch.distributed.rpc was, and
-hawser.rpc.dist_autograd where torch.distributed.autograd was. Or,
+hawser.rpc.dist_autograd where torch.distributed.autograd was. torch.distributed.optim has hawser's
+DistributedOptimizer, and torch.distributed.nn a RemoteModule without its errors. Or,
 in the program itself, before it imports torch.distributed.rpc:
 
     import hawser.dropin
@@ -78,6 +79,7 @@ def install() -> None:
         torch.jit._builtins._register_builtin(
             getattr(hawser.rpc.dist_autograd, function), f"aten::{operator}"
         )
+    importlib.import_module("hawser.rpc._mended").install()
     for kind, reducer in reducers.items():
         hawser.rpc.internal._internal_rpc_pickler._register_reducer(kind, reducer)
 

@@ -27,6 +27,8 @@ SUITES = [
     "DistAutogradTest",
     "FaultyAgentDistAutogradTest",
     "DdpUnderDistAutogradTest",
+    "DistOptimizerTest",
+    "RemoteModuleTest",
 ]
 # Run again through the interpreter's end, and as new interpreters: exit codes must be clean.
 FINALIZED = "test_wait_all"

@@ -94,5 +94,8 @@ def test_install_replaces_all_copies_once() -> None:
         assert torch._jit_internal.RRef is torch.jit.annotations.RRef is optimizer.RRef is ours.RRef
         assert torch._jit_internal.PyRRef is ours.PyRRef
         assert autograd is ours.dist_autograd is optimizer.dist_autograd is not autograd_before
+        from hawser.optim import DistributedOptimizer
+        for module in (optimizer, torch.distributed.optim):
+            assert issubclass(module.DistributedOptimizer, DistributedOptimizer)
         """),
     )

@@ -180,5 +180,46 @@ TEST_P(Killed, RestartedUnderTheSameName) {
   EXPECT_EQ(peer_of(caller, "callee").incarnation, callee->incarnation());
 }
 
+#ifdef HAWSER_DELIBERATE_FAULTS
+// At every step of setting up a connection and of the first bytes, at either end. The survivor
+// hears of it, goes on, and keeps nothing of what was being set up.
+TEST_P(Killed, WhileTheConnectionIsMade) {
+  constexpr int kSteps = 24;
+  Node survivor(options("survivor"));
+  Worker steady(options("steady"));
+  survivor.call<std::int64_t>("steady", "add", 1, 2).get();
+  const auto open_files = [] {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return std::distance(begin(files), end(files));
+  };
+  const auto before = open_files();
+  int killed = 0;
+  for (int step = 1; step <= kSteps; ++step) {
+    for (const bool victim_calls : {false, true}) {
+      SCOPED_TRACE("step " + std::to_string(step) + (victim_calls ? " of a caller" : ""));
+      const std::string name = (victim_calls ? "caller" : "callee") + std::to_string(step);
+      Worker victim(options(name));
+      victim.die_at_step(step);
+      if (victim_calls) {
+        victim.call("survivor", "anything");
+        killed += !victim.channel().hear(kPatience).has_value();
+      } else {
+        const auto sum =
+            survivor.call<std::int64_t>({.to = name, .timeout = kPatience}, "add", 1, 2);
+        ASSERT_TRUE(sum.wait_for(2 * kPatience));
+        if (!sum.wait().ok()) {
+          EXPECT_EQ(sum.wait().error().kind(), ErrorKind::PeerLost) << sum.wait().error().what();
+          ++killed;
+        }
+      }
+      victim.process().kill();
+      EXPECT_EQ(survivor.call<std::int64_t>("steady", "add", 20, 22).get(), 42);
+    }
+  }
+  EXPECT_GT(killed, 4);
+  EXPECT_TRUE(eventually([&] { return open_files() <= before; })) << open_files() << " files";
+}
+#endif
+
 }  // namespace
 }  // namespace hawser::testing

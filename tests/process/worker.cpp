@@ -1,5 +1,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <signal.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "hawser/base/guarded.h"
+#include "hawser/base/step.h"
 #include "hawser/node/autograd.h"
 #include "process/roles.h"
 #include "process/world.h"
@@ -60,6 +62,17 @@ void serve_functions(Node& node, Channel& test) {
     return std::tuple(report.incoming, report.put_aside);
   });
   node.serve("turned_away", [&node] { return node.inspect().connections_turned_away; });
+}
+
+// As if somebody had killed this process between two steps of what it is doing.
+void die_at_step([[maybe_unused]] int step) {
+#ifdef HAWSER_DELIBERATE_FAULTS
+  static std::atomic<int> left;
+  left = step;
+  step_hook = [] {
+    if (left.fetch_sub(1) == 1) ::kill(::getpid(), SIGKILL);
+  };
+#endif
 }
 
 // Says so when its gradient is asked for, and then takes its time.
@@ -183,6 +196,11 @@ int work(Channel& test, const std::vector<std::string>& arguments) {
       break;
     } else if (verb == "close") {
       break;
+    } else if (verb == "die_at_step") {
+      int step = 0;
+      words >> step;
+      die_at_step(step);
+      test.tell("doomed");
     } else if (verb == "exit") {
       std::exit(0);  // as a program does that forgets its node: it is not destroyed
     } else if (verb == "exit_with_static_node") {

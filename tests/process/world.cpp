@@ -142,6 +142,11 @@ void Worker::ask_to_make(const std::string& peer, std::size_t calls, std::int64_
   channel().expect("asked");
 }
 
+void Worker::die_at_step(int step) {
+  channel().tell("die_at_step " + std::to_string(step));
+  channel().expect("doomed");
+}
+
 std::uint64_t Worker::ask_incarnation() {
   channel().tell("incarnation");
   return parse_number(channel().expect("incarnation "));

@@ -89,6 +89,8 @@ class Worker {
   // Lets it call make(bytes) so many times, and returns when all are sent. It says "made <number>"
   // when all are over: those that were as they should be. It keeps none.
   void ask_to_make(const std::string& peer, std::size_t calls, std::int64_t bytes);
+  // Lets it be killed at that step from now on, of setting up connections and moving bytes.
+  void die_at_step(int step);
   // Its own incarnation by now.
   std::uint64_t ask_incarnation();
 

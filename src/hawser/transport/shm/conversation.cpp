@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hawser/base/error.h"
+#include "hawser/base/step.h"
 #include "hawser/transport/descriptor.h"
 #include "hawser/transport/handshake.h"
 #include "hawser/transport/shm/fitting.h"
@@ -64,6 +65,7 @@ class EndOfConversation : public Conversation,
   template <class Step>
   void attempt(Step step) {
     if (!finished_) return;
+    HAWSER_STEP();
     try {
       step();
     } catch (const Error& error) {

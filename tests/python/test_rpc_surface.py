@@ -35,9 +35,7 @@ MODULES = [
 # There, but not doing anything yet: they raise NotImplementedError.
 DUE_LATER = {
     "_disable_jit_rref_pickle": (),
-    "_disable_server_process_global_profiler": (),
     "_enable_jit_rref_pickle": (),
-    "_enable_server_process_global_profiler": (None,),
 }
 
 # What upstream has in its modules only because of how it is written.

@@ -43,11 +43,10 @@ from ._agent import (
     get_rpc_timeout,
 )
 from ._invoke import _invoke_rpc_builtin, _invoke_rpc_python_udf, _invoke_rpc_torchscript
-from ._later import (
+from ._later import _disable_jit_rref_pickle, _enable_jit_rref_pickle
+from ._profiling import (
     RemoteProfilerManager,
-    _disable_jit_rref_pickle,
     _disable_server_process_global_profiler,
-    _enable_jit_rref_pickle,
     _enable_server_process_global_profiler,
     _set_profiler_node_id,
 )

@@ -156,7 +156,9 @@ WrittenCall write_operator_call(const std::string& name, PyObject* args, PyObjec
   PayloadWriter out;
   write_stack(out, std::move(stack));
   if (chosen->isC10Op()) return {wire::TargetKind::Operator, chosen_name, out.finish()};
-  return {wire::TargetKind::Script, std::string(kInterpreted) + chosen_name, out.finish()};
+  WrittenCall call{wire::TargetKind::Script, std::string(kInterpreted) + chosen_name, out.finish()};
+  call.label = name;
+  return call;
 }
 
 WrittenCall write_script_call(const std::string& qualified_name, bool async_script, PyObject* args,

@@ -23,7 +23,7 @@ if torch.__version__.split("+")[0] != TORCH_VERSION:
         "Rebuild it against that: pip install --no-build-isolation --force-reinstall <hawser's source>"
     )
 
-from hawser import autograd
+from hawser import autograd, profiler
 from hawser._native import Future, __version__
 from hawser.errors import (
     Cancelled,
@@ -60,4 +60,5 @@ __all__ = [
     "default_node",
     "nn",
     "optim",
+    "profiler",
 ]

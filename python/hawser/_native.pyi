@@ -151,6 +151,15 @@ class Node:
         """id, creator, known (names of nodes), sends and recvs (message id to function)."""
     def count_autograd(self) -> dict[str, int]:
         """Contexts that this node is in, and passes that it takes part in."""
+
+    # --- profiling: see hawser.profiler ---
+
+    @property
+    def rank(self) -> int | None: ...
+    def begin_serving_profile(self, config: Any) -> None:
+        """Records all that this node does for others, as a torch.autograd.ProfilerConfig says."""
+    def end_serving_profile(self) -> list[Any]:
+        """Of the innermost: for each call the events of torch's legacy profiler, by thread."""
     def inspect_text(self) -> str: ...
     def set_call_timeout(self, seconds: float) -> None:
         """Of later calls that are given none; 0 for no limit."""
@@ -227,6 +236,19 @@ def _received_reference(index: int) -> PyRRef: ...
 def _own_reference(other: Any) -> PyRRef | None:
     """A reference that a script has returned, which is of torch's own class, as one of hawser's;
     None if it is torch's own indeed."""
+
+class Recorder:
+    """Records what the thread that begins it does, and what its calls do elsewhere."""
+
+    def __init__(
+        self, name: str, rank: int | None, shapes: bool = False, memory: bool = False
+    ) -> None: ...
+    def begin(self) -> None: ...
+    def end(self) -> None:
+        """By the thread that has begun it."""
+    def take(self) -> dict[str, Any]:
+        """processes: (name, pid, rank, clock error in ns); events: the fields of TraceEvent in
+        protocol.fbs, in the order of wire::TraceEvent; dropped."""
 
 class CallInfo:
     """The call that this thread serves."""

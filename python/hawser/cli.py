@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import pathlib
+import sys
 
 import hawser
 
@@ -16,9 +18,45 @@ def main() -> int:
     commands.add_parser(
         "doctor", help="checks the installation, and probes each transport between two processes"
     )
+    _add_trace(
+        commands.add_parser("trace", help="reads a timeline that hawser.profiler has written")
+    )
     options = parser.parse_args()
     if options.command == "doctor":
         from hawser.doctor import examine
 
         return examine()
+    if options.command == "trace":
+        return _trace(options)
     raise AssertionError(options.command)
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True)
+    summary = actions.add_parser(
+        "summary", help="where calls spend their time, by function and peer"
+    )
+    summary.add_argument("file")
+    picture = actions.add_parser("picture", help="one call's life, as SVG")
+    picture.add_argument("file")
+    picture.add_argument("--call", type=int, help="its number, from 0; the slowest if not given")
+    picture.add_argument("--output", "-o", help="where to write it; standard output if not given")
+
+
+def _trace(options: argparse.Namespace) -> int:
+    from hawser import traces
+
+    try:
+        trace = traces.load(options.file)
+        if options.action == "summary":
+            print(traces.summary(trace))
+            return 0
+        picture = traces.picture(trace, options.call)
+    except (OSError, ValueError) as error:
+        print(f"hawser trace: {error}", file=sys.stderr)
+        return 1
+    if options.output:
+        pathlib.Path(options.output).write_text(picture)
+    else:
+        print(picture, end="")
+    return 0

@@ -15,7 +15,6 @@ import hawser.rpc as ours
 import pytest
 import torch
 import torch.distributed.rpc as stock
-from hawser.rpc import _c_api
 
 MODULES = [
     "",
@@ -31,12 +30,6 @@ MODULES = [
     "._testing",
     "._testing.faulty_agent_backend_registry",
 ]
-
-# There, but not doing anything yet: they raise NotImplementedError.
-DUE_LATER = {
-    "_disable_server_process_global_profiler": (),
-    "_enable_server_process_global_profiler": (None,),
-}
 
 # What upstream has in its modules only because of how it is written.
 INCIDENTAL = {
@@ -213,12 +206,6 @@ def test_the_compiled_module_is_there_by_its_stub(name: str, module: str) -> Non
                     value = inspect.getattr_static(kind, member.name)
                     value = value if isinstance(value, property) else getattr(kind, member.name)
                     check_stub_function(where, member, value)
-
-
-def test_what_is_due_later_says_so() -> None:
-    for name, args in DUE_LATER.items():
-        with pytest.raises(NotImplementedError, match="does not have"):
-            getattr(_c_api, name)(*args)
 
 
 def test_nothing_works_before_init() -> None:

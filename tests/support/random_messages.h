@@ -41,6 +41,8 @@ class RandomMessages {
     reply.id = CallId(number());
     reply.payload = payload();
     reply.notes = notes();
+    reply.notes.trace.reset();
+    if (coin()) reply.notes.report = report();
     return reply;
   }
 
@@ -57,7 +59,7 @@ class RandomMessages {
     details.remote_traceback = text();
     wire::Failure failure{CallId(number()), Error(kind, std::move(message), std::move(details))};
     failure.payload = payload();
-    if (coin()) failure.trace = trace();
+    if (coin()) failure.report = report();
     return failure;
   }
 
@@ -206,12 +208,39 @@ class RandomMessages {
 
   wire::TraceNote trace() {
     wire::TraceNote note;
-    note.trace = number();
-    note.span = number();
+    note.call = number();
     note.record = static_cast<std::uint32_t>(number());
-    note.key = text();
     note.sent_at_ns = signed_number();
     return note;
+  }
+
+  wire::TraceReport report() {
+    wire::TraceReport report;
+    report.received_at_ns = signed_number();
+    report.answered_at_ns = signed_number();
+    report.dropped = number();
+    for (std::size_t i = below(3); i > 0; --i) {
+      report.processes.push_back({text(), static_cast<std::uint32_t>(number()),
+                                  static_cast<std::int32_t>(number()), signed_number()});
+    }
+    if (report.processes.empty()) return report;
+    for (std::size_t i = below(4); i > 0; --i) {
+      wire::TraceEvent event;
+      event.kind = static_cast<wire::TraceEventKind>(below(4));
+      event.scope = static_cast<std::uint8_t>(number());
+      event.process = static_cast<std::uint16_t>(below(report.processes.size()));
+      event.thread = static_cast<std::uint32_t>(number());
+      event.name = text();
+      event.start_ns = signed_number();
+      event.end_ns = signed_number();
+      event.call = number();
+      event.begun_ns = signed_number();
+      event.done_ns = signed_number();
+      event.bytes = signed_number();
+      for (std::size_t d = below(4); d > 0; --d) event.shapes.push_back(signed_number());
+      report.events.push_back(std::move(event));
+    }
+    return report;
   }
 
   wire::Notes notes() {

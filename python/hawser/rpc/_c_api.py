@@ -13,7 +13,7 @@ from ._agent import (
     get_rpc_timeout,
 )
 from ._invoke import _invoke_rpc_builtin, _invoke_rpc_python_udf, _invoke_rpc_torchscript
-from ._later import (
+from ._profiling import (
     RemoteProfilerManager,
     _disable_server_process_global_profiler,
     _enable_server_process_global_profiler,

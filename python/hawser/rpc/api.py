@@ -30,9 +30,7 @@ from ._agent import (
     get_rpc_timeout,
 )
 from ._invoke import _invoke_rpc_builtin, _invoke_rpc_python_udf, _invoke_rpc_torchscript
-from ._later import (
-    RemoteProfilerManager,
-)
+from ._profiling import RemoteProfilerManager
 from ._rref import (
     PyRRef,
     RRef,
@@ -68,6 +66,7 @@ GenericWithOneTypeVar = cast(Any, Generic)[T]
 _SURFACE = (
     PythonUDF,
     RemoteProfilerManager,
+    _build_rpc_profiling_key,
     _invoke_remote_builtin,
     _invoke_remote_python_udf,
     _invoke_remote_torchscript,
@@ -230,7 +229,10 @@ def remote(
     agent = _get_current_rpc_agent()
     if timeout <= 0:
         timeout = _special_timeout(timeout)
-    return agent._node.remote(agent._name_of(to), func, args or (), kwargs, timeout)
+    rref = agent._node.remote(agent._name_of(to), func, args or (), kwargs, timeout)
+    if torch.autograd._profiler_enabled():
+        rref._set_profiling_future(rref._get_future())
+    return rref
 
 
 def _invoke_rpc(
@@ -297,18 +299,8 @@ def _enable_rpc_profiler(
     rpc_type: RPCExecMode,
     dst_worker_info: WorkerInfo,
 ) -> contextlib.AbstractContextManager[Any]:
-    """A scope in which a call is recorded, if it is to be."""
-    if not should_profile:
-        return contextlib.nullcontext()
-    if qualified_name is not None:
-        name = qualified_name
-    elif isinstance(func, torch.jit.ScriptFunction):
-        name = torch._jit_internal._qualified_name(func)
-    else:
-        name = func.__qualname__
-    key = _build_rpc_profiling_key(rpc_type, name, get_worker_info().name, dst_worker_info.name)
-    RemoteProfilerManager.set_current_profiling_key(key)
-    return torch.autograd.profiler.record_function(key)
+    """For programs that prepare a call themselves: the node records it, there is nothing to do."""
+    return contextlib.nullcontext()
 
 
 # --- collectives ---

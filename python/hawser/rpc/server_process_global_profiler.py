@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd.profiler_legacy import profile
 
-from ._later import (
+from ._profiling import (
     _disable_server_process_global_profiler,
     _enable_server_process_global_profiler,
 )

@@ -25,12 +25,6 @@ std::uint64_t budget_us(Deadline deadline, TimePoint now) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
 }
 
-std::size_t payload_bytes(const wire::Payload& payload) {
-  std::size_t bytes = payload.value.size();
-  for (const Buffer& segment : payload.segments) bytes += segment.size();
-  return bytes;
-}
-
 std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
 
 }  // namespace
@@ -67,7 +61,7 @@ CallHandle Agent::request(Request&& request, AnswerHandler&& on_answer) {
                        .started = request.started,
                        .deadline = request.deadline,
                        .budget = request.budget,
-                       .bytes = payload_bytes(request.message.payload),
+                       .bytes = request.message.payload.total_bytes(),
                        .only_to = request.only_to,
                        .on_answer = std::move(on_answer)};
   const auto& to = peer(request.to);

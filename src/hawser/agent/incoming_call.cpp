@@ -29,16 +29,18 @@ bool IncomingCall::claim_answer() {
   return !call_.one_way && !cancelled();
 }
 
-bool IncomingCall::reply(wire::Payload&& payload, const wire::Notes& notes) {
+bool IncomingCall::reply(wire::Payload&& payload, wire::Notes&& notes) {
   return claim_answer() &&
-         path_->send_reply({.id = call_.id, .payload = std::move(payload), .notes = notes});
+         path_->send_reply(
+             {.id = call_.id, .payload = std::move(payload), .notes = std::move(notes)});
 }
 
-bool IncomingCall::fail(Error error, wire::Payload&& payload) {
+bool IncomingCall::fail(Error error, wire::Payload&& payload,
+                        std::optional<wire::TraceReport> report) {
   return claim_answer() && path_->send_failure({.id = call_.id,
                                                 .error = std::move(error),
                                                 .payload = std::move(payload),
-                                                .trace = {}});
+                                                .report = std::move(report)});
 }
 
 void IncomingCall::on_cancel(UniqueFunction<void()> callback) {

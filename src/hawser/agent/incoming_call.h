@@ -78,8 +78,9 @@ class IncomingCall final : public transport::Task,
   Deadline deadline() const { return deadline_; }
 
   // The first one counts. False when the call had been answered, or nobody waits any more.
-  bool reply(wire::Payload&& payload, const wire::Notes& notes = {});
-  bool fail(Error error, wire::Payload&& payload = {});
+  bool reply(wire::Payload&& payload, wire::Notes&& notes = {});
+  bool fail(Error error, wire::Payload&& payload = {},
+            std::optional<wire::TraceReport> report = std::nullopt);
 
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
   // Called once if the call is cancelled while unanswered, at once if it has been; on the thread

@@ -165,13 +165,15 @@ std::shared_ptr<transport::Task> Session::on_frame(wire::InFrame frame) {
           },
           [&](wire::ReceivedFailure& failure) -> std::shared_ptr<transport::Task> {
             const CallId id = failure.id;
-            wire::Notes notes;  // a failure has none
+            wire::Notes notes;
+            notes.report = std::move(failure.report);
             if (!failure.payload.references.empty()) {
               handler_.answer_received(failure.payload, notes, peer());
             }
             Answer answer;
             answer.frame = std::move(frame);
             answer.payload = std::move(failure.payload);
+            answer.notes = std::move(notes);
             answer.error.emplace(std::move(failure.error));
             complete(id, std::move(answer));
             return nullptr;
@@ -293,7 +295,7 @@ bool Session::send_reply(wire::Reply&& reply) {
   try {
     return send(wire::encode(std::move(reply)));
   } catch (const Error& error) {  // too large to be encoded
-    return send(wire::encode(wire::Failure{.id = id, .error = error, .payload = {}, .trace = {}}));
+    return send(wire::encode(wire::Failure{.id = id, .error = error, .payload = {}, .report = {}}));
   }
 }
 

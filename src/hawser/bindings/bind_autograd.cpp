@@ -1,5 +1,6 @@
 #include "hawser/bindings/bind_autograd.h"
 
+#include <ATen/record_function.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/utils/pybind.h>
@@ -40,6 +41,7 @@ void backward(NodeCore& core, std::int64_t context, const std::vector<at::Tensor
     const BackwardOptions options{.retain_graph = retain_graph,
                                   .timeout = timeout_of(timeout.ptr()).value_or(kForever),
                                   .mode = mode_of(mode)};
+    RECORD_USER_SCOPE("torch::distributed::autograd::backward");
     const auto pass = [&] {
       const WithoutGil no_gil;
       return core.node().backward(context_of(context), roots, options);

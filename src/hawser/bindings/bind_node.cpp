@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "hawser/bindings/bind_autograd.h"
+#include "hawser/bindings/bind_trace.h"
 #include "hawser/bindings/future.h"
 #include "hawser/bindings/guarded.h"
 #include "hawser/bindings/node_core.h"
@@ -106,15 +107,22 @@ NodeCore* core_of(PyObject* self) {
   return core;
 }
 
+WrittenCall written(const NodeCore& core, const CallRequest& request) {
+  const std::int64_t called_ns = trace::stamp();
+  WrittenCall call = core.write_call(request.function, request.args, request.kwargs);
+  call.called_ns = called_ns;
+  return call;
+}
+
 Object call_and_wait(NodeCore& core, const CallRequest& request) {
   const auto timeout = timeout_of(request.timeout);
-  return run_written(core, {.to = request.to, .timeout = timeout},
-                     core.write_call(request.function, request.args, request.kwargs));
+  return run_written(core, {.to = request.to, .timeout = timeout}, written(core, request));
 }
 
 }  // namespace
 
 Object run_written(NodeCore& core, const CallOptions& options, WrittenCall&& written) {
+  written.style = trace::CallStyle::Sync;
   auto call = std::make_shared<PendingCall>(core.shared_from_this(), written.returns);
   UniqueFunction<void()> canceller;
   {
@@ -153,15 +161,13 @@ PyObject* fast_call(PyObject* self, PyObject* const* given, Py_ssize_t count, Py
 
 Object start(NodeCore& core, const CallRequest& request) {
   const auto timeout = timeout_of(request.timeout);
-  WrittenCall written = core.write_call(request.function, request.args, request.kwargs);
   return start_call(core.shared_from_this(), {.to = request.to, .timeout = timeout},
-                    std::move(written), Object::shared(request.args));
+                    written(core, request), Object::shared(request.args));
 }
 
 Object remote(NodeCore& core, const CallRequest& request) {
   const auto timeout = timeout_of(request.timeout);
-  WrittenCall written = core.write_call(request.function, request.args, request.kwargs);
-  return create_reference(core, {.to = request.to, .timeout = timeout}, std::move(written));
+  return create_reference(core, {.to = request.to, .timeout = timeout}, written(core, request));
 }
 
 Object notify(NodeCore& core, const CallRequest& request) {
@@ -569,6 +575,7 @@ void bind_node(py::module_& module) {
           },
           py::arg("seconds"));
   bind_autograd(module, type);
+  bind_trace(module, type);
   bind_hook<&NodeCore::Hooks::pickler>(type, "pickler");
   bind_hook<&NodeCore::Hooks::describe_exception>(type, "describe_exception");
   bind_hook<&NodeCore::Hooks::make_exception>(type, "make_exception");

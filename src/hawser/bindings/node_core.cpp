@@ -145,7 +145,9 @@ WrittenCall NodeCore::write_call(PyObject* function, PyObject* args, PyObject* k
                            ? Object::taken(PyTuple_Pack(3, function, positional.get(), keywords))
                            : Object::taken(PyTuple_Pack(2, positional.get(), keywords));
   // A tuple of plain data must not be taken for plain arguments.
-  return {target.kind, target.name, write_pickled(whole.get(), picklers), std::move(on)};
+  WrittenCall call{target.kind, target.name, write_pickled(whole.get(), picklers), std::move(on)};
+  if (by_value) call.label = shown_name(function);
+  return call;
 }
 
 std::shared_ptr<Function> NodeCore::served_function(std::string name, AnywhereObject function) {

@@ -125,6 +125,7 @@ void fail_with_raised(const NodeCore& core, const CallContext& context) {
 }
 
 void reply_with(NodeCore& core, const CallContext& context, Object result) {
+  context.function_returned();
   try {
     if (context.keeps_result()) {
       auto kept = std::make_shared<KeptObject>(core.weak_from_this(), std::move(result));

@@ -134,6 +134,11 @@ const Target& target_of(PyObject* function) {
   return known->emplace(function, std::move(target)).first->second;
 }
 
+std::string shown_name(PyObject* function) {
+  if (auto name = text_of(function, "__qualname__")) return *name;
+  return Py_TYPE(function)->tp_name;
+}
+
 Object find_python_function(std::string_view name) {
   const std::size_t colon = name.find(':');
   const std::string module(name.substr(0, colon));

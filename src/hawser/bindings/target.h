@@ -24,6 +24,9 @@ inline constexpr std::string_view kByValue = ":";
 // What a function object means is remembered as long as the process lives.
 const Target& target_of(PyObject* function);
 
+// What a person would call a function, whatever it is.
+std::string shown_name(PyObject* function);
+
 // The Python function of that name here, imported if need be. Looked up each time, so that a
 // replaced function is found. Throws PythonErrorSet.
 Object find_python_function(std::string_view name);

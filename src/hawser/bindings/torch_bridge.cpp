@@ -87,8 +87,10 @@ WrittenCall write_operator_call(const std::string& name, PyObject* args, PyObjec
   if (chosen->isC10Op()) {
     return {wire::TargetKind::Operator, chosen_name, out.finish(), nullptr, std::move(returns)};
   }
-  return {wire::TargetKind::Script, std::string(script::kInterpreted) + chosen_name, out.finish(),
-          nullptr, std::move(returns)};
+  WrittenCall call{wire::TargetKind::Script, std::string(script::kInterpreted) + chosen_name,
+                   out.finish(), nullptr, std::move(returns)};
+  call.label = name;
+  return call;
 }
 
 WrittenCall write_script_call(const std::string& qualified_name, bool async_script, PyObject* args,

@@ -14,7 +14,9 @@ const CallContext* current_call() { return serving; }
 
 ServingCall::ServingCall(const CallContext* context)
     : previous_(std::exchange(serving, context)),
-      scope_(context ? context->autograd_context() : std::nullopt) {}
+      scope_(context ? context->autograd_context() : std::nullopt) {
+  if (context && context->service()) recording_.emplace(context->service()->recorder());
+}
 
 ServingCall::~ServingCall() { serving = previous_; }
 
@@ -31,28 +33,35 @@ void CallContext::reply(wire::Payload&& payload, wire::Notes notes) const {
   if (const auto context = autograd_context()) {
     notes.autograd = autograd_->record_send(*context, {caller.name, caller.incarnation}, payload);
   }
+  if (service_) notes.report = service_->finish(payload);
   if (payload.held.empty()) {
-    call_->reply(std::move(payload), notes);
+    call_->reply(std::move(payload), std::move(notes));
     return;
   }
   const auto forks = references_->give(payload, caller.name);
-  const bool sent = call_->reply(std::move(payload), notes);
+  const bool sent = call_->reply(std::move(payload), std::move(notes));
   references_->given(forks, caller.name, sent ? std::optional(caller.incarnation) : std::nullopt);
 }
 
 void CallContext::keep(std::shared_ptr<Kept> result) const {
   static_cast<References::Expected*>(call_->attached().get())->fulfil(std::move(result));
-  call_->reply({});
+  wire::Notes notes;
+  if (service_) notes.report = service_->finish({});
+  call_->reply({}, std::move(notes));
 }
 
 void CallContext::fail(Error error, wire::Payload&& payload) const {
+  std::optional<wire::TraceReport> report;
+  if (service_) report = service_->finish(payload);
   if (!keeps_result()) {
-    call_->fail(std::move(error), std::move(payload));
+    call_->fail(std::move(error), std::move(payload), std::move(report));
     return;
   }
   static_cast<References::Expected*>(call_->attached().get())
       ->fail({std::move(error), std::move(payload)});
-  call_->reply({});
+  wire::Notes notes;
+  notes.report = std::move(report);
+  call_->reply({}, std::move(notes));
 }
 
 }  // namespace hawser

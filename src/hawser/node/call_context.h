@@ -8,6 +8,7 @@
 #include "hawser/autograd/ids.h"
 #include "hawser/base/clock.h"
 #include "hawser/engine/current_context.h"
+#include "hawser/trace/service.h"
 
 namespace hawser {
 
@@ -20,9 +21,14 @@ class References;
 // `const CallContext&` as its first parameter. Cheap to copy; may outlive the handler.
 class CallContext {
  public:
+  // `service` records the call; null if nobody wants that.
   CallContext(Node& node, References& references, Autograd& autograd,
-              std::shared_ptr<agent::IncomingCall> call)
-      : node_(&node), references_(&references), autograd_(&autograd), call_(std::move(call)) {}
+              std::shared_ptr<agent::IncomingCall> call, std::shared_ptr<trace::Service> service)
+      : node_(&node),
+        references_(&references),
+        autograd_(&autograd),
+        call_(std::move(call)),
+        service_(std::move(service)) {}
 
   Node& node() const { return *node_; }
   References& references() const { return *references_; }
@@ -37,6 +43,11 @@ class CallContext {
 
   // --- for whoever runs the function: the answer, once ---
 
+  // The function has returned, and its result is about to be written.
+  void function_returned() const {
+    if (service_) service_->function_returned();
+  }
+
   // The caller wants a reference to the result, which stays here: keep() is wanted, not reply().
   bool keeps_result() const { return call_->attached() != nullptr; }
   void reply(wire::Payload&& payload, wire::Notes notes = {}) const;
@@ -45,16 +56,19 @@ class CallContext {
   void fail(Error error, wire::Payload&& payload = {}) const;
 
   const std::shared_ptr<agent::IncomingCall>& call() const { return call_; }
+  const std::shared_ptr<trace::Service>& service() const { return service_; }
 
  private:
   Node* node_;
   References* references_;
   Autograd* autograd_;
   std::shared_ptr<agent::IncomingCall> call_;
+  std::shared_ptr<trace::Service> service_;
 };
 
 // The call that this thread is serving; null outside handlers. Calls made meanwhile inherit its
-// deadline, belong to its chain and to its autograd context, and are cancelled with it.
+// deadline, belong to its chain and to its autograd context, and are cancelled with it. What is
+// done meanwhile is recorded if the caller wants that.
 const CallContext* current_call();
 
 // Sets it for a scope: the one guard around user code.
@@ -67,6 +81,7 @@ class ServingCall {
  private:
   const CallContext* previous_;
   const engine::ContextScope scope_;
+  std::optional<trace::Recording> recording_;
 };
 
 }  // namespace hawser

@@ -78,6 +78,7 @@ struct SettledType<Future<T>> {
 
 template <class R>
 void answer(const CallContext& context, R&& result) {
+  context.function_returned();
   if (context.keeps_result()) return context.keep(make_kept(std::forward<R>(result)));
   if constexpr (Travels<R>) {
     context.reply(write_result(nullptr, std::forward<R>(result)));

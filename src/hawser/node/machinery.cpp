@@ -101,6 +101,7 @@ void run_operator(const CallContext& context) {
 Node::Machinery::Machinery(NodeOptions options)
     : options_(std::move(options)),
       fork_depth_(fork_depth()),
+      peer_clocks_(std::make_shared<trace::PeerClocks>()),
       call_timeout_(options_.call_timeout),
       operator_functions_(run_operator),
       script_functions_([program = options_.scripts](const CallContext& context) {
@@ -453,8 +454,7 @@ bool Node::Machinery::close(Duration patience) {
 bool Node::Machinery::await_room(std::string_view to, const wire::Payload& payload,
                                  Deadline deadline, TimePoint& now) {
   constexpr std::size_t kLarge = 64 * 1024;
-  std::size_t bytes = payload.value.size();
-  for (const Buffer& segment : payload.segments) bytes += segment.size();
+  const std::size_t bytes = payload.total_bytes();
   if (bytes < kLarge) return true;
   while (const auto room = agent_->room_for(to, bytes)) {
     if (!crew_->wait(*room, deadline)) return false;
@@ -491,7 +491,7 @@ void Node::Machinery::notice(std::string_view to, wire::Call message,
 
 void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
   if (call->call().target == wire::TargetKind::Autograd) return autograd_->serve(std::move(call));
-  const CallContext context(*node_, *references_, *autograd_, call);
+  const CallContext context(*node_, *references_, *autograd_, call, recorded(call->call()));
   if (call->target()) return static_cast<Function*>(call->target().get())->run(context);
   switch (call->call().target) {
     case wire::TargetKind::Function:
@@ -511,9 +511,16 @@ void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
   }
 }
 
+std::shared_ptr<trace::Service> Node::Machinery::recorded(const wire::ReceivedCall& call) {
+  if (!call.notes.trace && serving_profiles_.wants() == 0) return nullptr;
+  return std::make_shared<trace::Service>(std::string(call.function), call.notes.trace,
+                                          serving_profiles_, process());
+}
+
 agent::Preparation Node::Machinery::prepare(wire::ReceivedCall& call,
                                             const transport::PeerIdentity& from) {
   if (call.target == wire::TargetKind::Autograd) return {.at_once = true};
+  if (call.notes.trace) call.notes.trace->received_at_ns = trace::wall_ns();
   if (!call.payload.references.empty()) references_->adopt(call.payload);
   if (call.notes.autograd) {
     autograd_->received(call.notes, call.payload, {from.name, from.incarnation});

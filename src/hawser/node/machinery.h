@@ -20,6 +20,8 @@
 #include "hawser/node/node.h"
 #include "hawser/node/references.h"
 #include "hawser/tensor/operators.h"
+#include "hawser/trace/peer_clocks.h"
+#include "hawser/trace/service.h"
 #include "hawser/transport/control_loop.h"
 #include "hawser/transport/doorbell.h"
 #include "hawser/transport/poll_set.h"
@@ -81,6 +83,9 @@ class Node::Machinery final : public agent::Workshop,
   References& references() { return *references_; }
   Autograd& autograd() { return *autograd_; }
   ScriptHost& scripts() { return *scripts_; }
+  trace::ServingProfiles& serving_profiles() { return serving_profiles_; }
+  const std::shared_ptr<trace::PeerClocks>& peer_clocks() const { return peer_clocks_; }
+  wire::TraceProcess process() const { return trace::this_process(options_.name, options_.rank); }
   const SteadyClock& clock() const { return clock_; }
 
   // agent::Workshop
@@ -111,6 +116,7 @@ class Node::Machinery final : public agent::Workshop,
   std::optional<agent::Departure::Members> await_members(Deadline deadline);
   bool pause(Duration duration, Deadline deadline);
   std::shared_ptr<Function> find(wire::TargetKind kind, std::string_view name) const;
+  std::shared_ptr<trace::Service> recorded(const wire::ReceivedCall& call);
 
   NodeOptions options_;
   const std::uint64_t fork_depth_;
@@ -135,6 +141,8 @@ class Node::Machinery final : public agent::Workshop,
   tensor::OperatorCatalog operators_;
   std::unique_ptr<ScriptHost> scripts_;
   Guarded<std::unordered_map<std::string, std::uint32_t>> ranks_;  // that do not change
+  trace::ServingProfiles serving_profiles_;
+  const std::shared_ptr<trace::PeerClocks> peer_clocks_;  // calls on their way share it
   std::uint64_t chain_base_ = 0;
   std::atomic<std::uint64_t> chains_{0};
 

@@ -129,6 +129,7 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, Writte
     return nullptr;
   }
   wire::Notes notes;
+  if (trace::is_watched()) notes.trace = trace_call(to, call, creates != nullptr, on_answer);
   if (const auto context = engine::current_context()) {
     notes.autograd = record(*context, to, call, on_answer);
   }
@@ -159,6 +160,36 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, Writte
     agent::Agent::cancel(handle, Error(ErrorKind::Cancelled, "cancelled by the caller"));
   };
 }
+
+// The record ends before the program learns of the answer: whoever waits finds the profile
+// complete.
+std::optional<wire::TraceNote> Node::trace_call(std::string_view to, const WrittenCall& call,
+                                                bool creates, agent::AnswerHandler& on_answer) {
+  const auto record = std::make_shared<trace::CallRecord>(
+      trace::CallNames{.style = creates ? trace::CallStyle::Remote : call.style,
+                       .target = call.target,
+                       .function = call.function,
+                       .label = call.label,
+                       .from = name(),
+                       .to = to},
+      machinery_->process(), call.called_ns, call.payload.total_bytes());
+  on_answer = [record, clocks = machinery_->peer_clocks(),
+               on_answer = std::move(on_answer)](agent::Answer&& answer) mutable {
+    record->end(std::exchange(answer.notes.report, std::nullopt), *clocks);
+    on_answer(std::move(answer));
+  };
+  return record->note();
+}
+
+void Node::begin_serving_profile(std::uint32_t wants) {
+  machinery_->serving_profiles().begin(wants);
+}
+
+std::vector<trace::ServingProfiles::ServedCall> Node::end_serving_profile() {
+  return machinery_->serving_profiles().end();
+}
+
+wire::TraceProcess Node::process() const { return machinery_->process(); }
 
 // Whoever runs a function of the program in the context becomes a member of it, so that what the
 // function calls is recorded, too. An operator calls nobody.

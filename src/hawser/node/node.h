@@ -18,6 +18,7 @@
 #include "hawser/node/options.h"
 #include "hawser/node/references.h"
 #include "hawser/tensor/convert.h"
+#include "hawser/trace/call_record.h"
 
 namespace hawser {
 
@@ -35,6 +36,11 @@ struct WrittenCall {
   wire::Payload payload;
   std::shared_ptr<RefHandle> on{};  // Method: the value that it is about
   c10::TypePtr returns{};           // of the result, as far as it is known here
+  // For profiles: how it is made, its name where `function` is none, and when the program made it,
+  // as trace::stamp() says.
+  trace::CallStyle style = trace::CallStyle::Async;
+  std::string label{};
+  std::int64_t called_ns = 0;
 };
 
 class Autograd;    // node/autograd.h
@@ -98,7 +104,10 @@ class Node {
   }
   template <class R = c10::IValue, class... Args>
   Future<R> call(const CallOptions& options, std::string_view function, Args&&... args) {
-    return send<R>(options, write_call<R>(function, std::forward<Args>(args)...));
+    const std::int64_t called_ns = trace::stamp();
+    WrittenCall written = write_call<R>(function, std::forward<Args>(args)...);
+    written.called_ns = called_ns;
+    return send<R>(options, std::move(written));
   }
   // Calls a TorchScript function by its qualified name. Where this node has it, too
   // (NodeOptions::scripts), the arguments are held against its schema here, and c10::Error says
@@ -166,6 +175,15 @@ class Node {
   bool close(Duration patience = std::chrono::seconds(5));
   bool closed() const;
 
+  // --- profiling (docs/profiling.md) ---
+
+  // Records everything that this node does for others until the matching end, which returns it. For
+  // what calls do elsewhere, see trace/recorder.h. Nestable.
+  void begin_serving_profile(std::uint32_t wants = wire::kTraceRanges);
+  std::vector<trace::ServingProfiles::ServedCall> end_serving_profile();
+  // This process, as recordings name it.
+  wire::TraceProcess process() const;
+
   NodeReport inspect() const;
 
   // Of the members of a static world, once all have joined: rank to name. Throws Error(Timeout).
@@ -232,6 +250,8 @@ class Node {
   std::optional<wire::AutogradNote> record(autograd::ContextId context, std::string_view to,
                                            const WrittenCall& call,
                                            agent::AnswerHandler& on_answer);
+  std::optional<wire::TraceNote> trace_call(std::string_view to, const WrittenCall& call,
+                                            bool creates, agent::AnswerHandler& on_answer);
   References::Use hold_references(std::string_view to, WrittenCall& call,
                                   agent::AnswerHandler& on_answer);
   void add_method(const std::type_info& type, std::string name,

@@ -92,8 +92,10 @@ struct Codec<Ref<T>> {
 
 template <class R, class... Args>
 Ref<R> Node::remote(const CallOptions& options, std::string_view function, Args&&... args) {
-  return Ref<R>(create_written(options, write_call<R>(function, std::forward<Args>(args)...),
-                               type_name<R>()));
+  const std::int64_t called_ns = trace::stamp();
+  WrittenCall written = write_call<R>(function, std::forward<Args>(args)...);
+  written.called_ns = called_ns;
+  return Ref<R>(create_written(options, std::move(written), type_name<R>()));
 }
 
 template <class R, class... Args>

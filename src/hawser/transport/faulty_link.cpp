@@ -136,7 +136,7 @@ void FaultyLink::answer_with_failure(const wire::OutFrame& call, std::string_vie
       .error = Error(ErrorKind::PeerLost,
                      "RPCErr:2:Send attempt failed intentionally for " + std::string(kind)),
       .payload = {},
-      .trace = {}};
+      .report = {}};
   {
     auto state = state_.lock();
     state->own_answers.push_back(received_form(wire::encode(wire::Failure(failure))));

@@ -33,7 +33,7 @@ OutFrame forward(ReceivedReply&& m) {
   return encode(Reply{m.id, forwarded(std::move(m.payload)), std::move(m.notes)});
 }
 OutFrame forward(ReceivedFailure&& m) {
-  return encode(Failure{m.id, m.error, forwarded(std::move(m.payload)), std::move(m.trace)});
+  return encode(Failure{m.id, m.error, forwarded(std::move(m.payload)), std::move(m.report)});
 }
 template <class Plain>
 OutFrame forward(Plain&& m) {

@@ -106,7 +106,7 @@ TEST(Codec, FailuresRoundTrip) {
     EXPECT_EQ(sent.id, received.id);
     expect_same(sent.error, received.error);
     expect_same(sent.payload, received.payload);
-    EXPECT_EQ(sent.trace, received.trace);
+    EXPECT_EQ(sent.report, received.report);
   }
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "hawser/wire/message.h"
@@ -11,7 +12,8 @@ namespace hawser::wire {
 namespace {
 
 constexpr flatbuffers::uoffset_t kDeepestTable = 4;  // Call, Payload, Tensor, and one to spare
-constexpr flatbuffers::uoffset_t kMostTables = kMaxTensors + kMaxReferences + 16;
+constexpr flatbuffers::uoffset_t kMostTables =
+    kMaxTensors + kMaxReferences + kMaxTraceEvents + kMaxTraceProcesses + 16;
 
 [[noreturn]] void refuse(std::string why) { throw Error(ErrorKind::Invalid, std::move(why)); }
 
@@ -71,16 +73,42 @@ class BodyReader {
       to.autograd = {note->context(), note->message(), name(note->creator()),
                      note->creator_incarnation()};
     }
-    read(message.trace(), to.trace);
+    if constexpr (std::is_same_v<Table, fb::Call>) {
+      if (const auto* note = message.trace()) {
+        to.trace = {note->call(), note->record(), note->sent_at_ns()};
+      }
+    } else {
+      read(message.trace(), to.report);
+    }
     if (const auto* note = message.stream()) {
       to.stream = {note->stream(), note->sequence(), note->last()};
     }
   }
 
-  void read(const fb::TraceNote* note, std::optional<TraceNote>& to) {
-    if (!note) return;
-    to = TraceNote{note->trace(), note->span(), note->record(),
-                   text(note->key(), "bytes in a trace key", kMaxTextBytes), note->sent_at_ns()};
+  void read(const fb::TraceReport* report, std::optional<TraceReport>& to) {
+    if (!report) return;
+    to.emplace();
+    to->received_at_ns = report->received_at_ns();
+    to->answered_at_ns = report->answered_at_ns();
+    to->dropped = report->dropped();
+    if (const auto* processes = report->processes()) {
+      check_limit("recorded processes", processes->size(), kMaxTraceProcesses);
+      to->processes.reserve(processes->size());
+      for (const fb::TraceProcess* process : *processes) {
+        to->processes.push_back(
+            {name(process->name()), process->pid(), process->node(), process->clock_error_ns()});
+      }
+    }
+    if (const auto* events = report->events()) {
+      check_limit("recorded events", events->size(), kMaxTraceEvents);
+      to->events.resize(events->size());
+      for (std::size_t i = 0; i < to->events.size(); ++i) {
+        read_event(*events->Get(static_cast<flatbuffers::uoffset_t>(i)), to->events[i]);
+        if (to->events[i].process >= to->processes.size()) {
+          refuse("a recorded event is of a process that is not listed");
+        }
+      }
+    }
   }
 
   ReferenceTicket ticket(const fb::Reference& reference) {
@@ -107,7 +135,28 @@ class BodyReader {
   void copy(const flatbuffers::Vector<T>* from, Inline& to) {
     if (!from) return;
     count_copy(from->size() * sizeof(T));
-    to.assign({from->data(), from->size()});
+    if constexpr (std::is_same_v<Inline, std::vector<T>>) {
+      to.assign(from->data(), from->data() + from->size());
+    } else {
+      to.assign({from->data(), from->size()});
+    }
+  }
+
+  void read_event(const fb::TraceEvent& from, TraceEvent& to) {
+    if (from.kind() > fb::TraceEventKind::MAX) refuse("a recorded event is of an unknown kind");
+    to.kind = static_cast<TraceEventKind>(from.kind());
+    to.scope = from.scope();
+    to.process = from.process();
+    to.thread = from.thread();
+    to.name = text(from.name(), "bytes in the name of an event", kMaxTraceNameBytes);
+    to.start_ns = from.start_ns();
+    to.end_ns = from.end_ns();
+    to.call = from.call();
+    to.begun_ns = from.begun_ns();
+    to.done_ns = from.done_ns();
+    to.bytes = from.bytes();
+    if (from.shapes()) check_limit("numbers in a shape", from.shapes()->size(), kMaxTraceShape);
+    copy(from.shapes(), to.shapes);
   }
 
   void read_tensors(const flatbuffers::Vector<flatbuffers::Offset<fb::Tensor>>& from,
@@ -232,7 +281,7 @@ Message read_failure(InFrame& frame) {
               reader.text(table.message(), kText, kMaxTextBytes), std::move(details));
   ReceivedFailure failure{CallId(table.id()), std::move(error), {}, {}};
   reader.read(table.payload(), failure.payload);
-  reader.read(table.trace(), failure.trace);
+  reader.read(table.trace(), failure.report);
   failure.payload.segments = std::move(frame.segments);
   return failure;
 }

@@ -52,6 +52,29 @@ TEST(Decode, TensorsMustNameSegmentsThatExist) {
   EXPECT_EQ(objection_to({tensor}, 7), "a tensor is in segment 7 of 7");
 }
 
+TEST(Decode, RecordedEventsMustBeOfListedProcesses) {
+  const auto objection = [](std::uint16_t process, std::size_t shape = 0) {
+    Reply reply;
+    reply.notes.report.emplace().processes.emplace_back();
+    TraceEvent event;
+    event.process = process;
+    event.shapes.resize(shape);
+    reply.notes.report->events.push_back(std::move(event));
+    return objection_to(carried(encode(std::move(reply))));
+  };
+  EXPECT_EQ(objection(0), "");
+  EXPECT_EQ(objection(1), "a recorded event is of a process that is not listed");
+  EXPECT_EQ(objection(0, kMaxTraceShape + 1), "") << "too long a shape is left out by the sender";
+}
+
+TEST(Decode, RecordedEventsMustBeOfAKnownKind) {
+  Failure failure{CallId(1), Error(ErrorKind::Remote, "no")};
+  failure.report.emplace().processes.emplace_back();
+  failure.report->events.emplace_back().kind = static_cast<TraceEventKind>(4);
+  EXPECT_EQ(objection_to(carried(encode(std::move(failure)))),
+            "a recorded event is of an unknown kind");
+}
+
 TEST(Decode, TensorsMustHavePossibleShapes) {
   TensorDesc tensor;
   tensor.sizes = {2, 0};

@@ -36,6 +36,11 @@ static_assert(agree(TargetKind::Python, fb::TargetKind::Python));
 static_assert(agree(TargetKind::Method, fb::TargetKind::Method));
 static_assert(agree(TargetKind::Autograd, fb::TargetKind::Autograd));
 static_assert(agree(TargetKind::Autograd, fb::TargetKind::MAX));
+static_assert(agree(TraceEventKind::Range, fb::TraceEventKind::Range));
+static_assert(agree(TraceEventKind::Memory, fb::TraceEventKind::Memory));
+static_assert(agree(TraceEventKind::Call, fb::TraceEventKind::Call));
+static_assert(agree(TraceEventKind::Service, fb::TraceEventKind::Service));
+static_assert(agree(TraceEventKind::Service, fb::TraceEventKind::MAX));
 static_assert(agree(RefusalReason::Malformed, fb::RefusalReason::Malformed));
 static_assert(agree(RefusalReason::Version, fb::RefusalReason::Version));
 static_assert(agree(RefusalReason::World, fb::RefusalReason::World));
@@ -111,6 +116,12 @@ void check(const Payload& payload) {
   }
   for (const ReferenceTicket& ticket : payload.references) check(ticket);
   check_count("bytes of plain data", plain_bytes, kMaxPayloadBytes);
+}
+
+void check(const std::optional<TraceReport>& report) {
+  if (!report) return;
+  check_count("recorded events", report->events.size(), kMaxTraceEvents);
+  check_count("recorded processes", report->processes.size(), kMaxTraceProcesses);
 }
 
 // An error must always be sendable, so its texts are cut, between UTF-8 characters.
@@ -190,8 +201,27 @@ Offset<fb::AutogradNote> write_note(Builder& builder, const std::optional<Autogr
 }
 Offset<fb::TraceNote> write_note(Builder& builder, const std::optional<TraceNote>& note) {
   if (!note) return 0;
-  const auto key = write_text(builder, cut(note->key, kMaxTextBytes));
-  return fb::CreateTraceNote(builder, note->trace, note->span, note->record, key, note->sent_at_ns);
+  return fb::CreateTraceNote(builder, note->call, note->record, note->sent_at_ns);
+}
+Offset<fb::TraceEvent> write_event(Builder& builder, const TraceEvent& event) {
+  const auto name = write_text(builder, cut(event.name, kMaxTraceNameBytes));
+  const auto shapes = event.shapes.size() > kMaxTraceShape
+                          ? VectorOffset<std::int64_t>(0)
+                          : write_vector<std::int64_t>(builder, event.shapes);
+  return fb::CreateTraceEvent(builder, static_cast<fb::TraceEventKind>(event.kind), event.scope,
+                              event.process, event.thread, name, event.start_ns, event.end_ns,
+                              event.call, event.begun_ns, event.done_ns, event.bytes, shapes);
+}
+Offset<fb::TraceProcess> write_process(Builder& builder, const TraceProcess& process) {
+  const auto name = write_text(builder, cut(process.name, kMaxNameBytes));
+  return fb::CreateTraceProcess(builder, name, process.pid, process.node, process.clock_error_ns);
+}
+Offset<fb::TraceReport> write_report(Builder& builder, const std::optional<TraceReport>& report) {
+  if (!report) return 0;
+  const auto processes = write_tables<fb::TraceProcess>(builder, report->processes, write_process);
+  const auto events = write_tables<fb::TraceEvent>(builder, report->events, write_event);
+  return fb::CreateTraceReport(builder, report->received_at_ns, report->answered_at_ns, processes,
+                               events, report->dropped);
 }
 Offset<fb::StreamNote> write_note(Builder& builder, const std::optional<StreamNote>& note) {
   if (!note) return 0;
@@ -275,10 +305,11 @@ OutFrame encode(Call&& message) {
 
 OutFrame encode(Reply&& message) {
   check(message.payload);
+  check(message.notes.report);
   Builder& builder = fresh_builder();
   const auto payload = write_payload(builder, message.payload);
   const auto autograd = write_note(builder, message.notes.autograd);
-  const auto trace = write_note(builder, message.notes.trace);
+  const auto trace = write_report(builder, message.notes.report);
   const auto stream = write_note(builder, message.notes.stream);
   return finish(builder, Kind::Reply,
                 fb::CreateReply(builder, number(message.id), payload, autograd, trace, stream),
@@ -287,6 +318,7 @@ OutFrame encode(Reply&& message) {
 
 OutFrame encode(Failure&& message) {
   check(message.payload);
+  check(message.report);
   Builder& builder = fresh_builder();
   const ErrorDetails& details = message.error.details();
   const auto text = write_text(builder, cut(message.error.message(), kMaxTextBytes));
@@ -295,7 +327,7 @@ OutFrame encode(Failure&& message) {
   const auto type = write_text(builder, cut(details.remote_type, kMaxFunctionBytes));
   const auto traceback = write_text(builder, cut(details.remote_traceback, kMaxTextBytes));
   const auto payload = write_payload(builder, message.payload);
-  const auto trace = write_note(builder, message.trace);
+  const auto trace = write_report(builder, message.report);
   return finish(builder, Kind::Failure,
                 fb::CreateFailure(
                     builder, number(message.id), static_cast<std::uint8_t>(message.error.kind()),

@@ -100,6 +100,12 @@ struct Payload {
   std::vector<std::shared_ptr<HeldReference>> held{};
   // Of the tensors that require a gradient; null if none does. Not sent.
   std::shared_ptr<GraphTie> tie{};
+
+  std::size_t total_bytes() const {
+    std::size_t bytes = value.size();
+    for (const Buffer& segment : segments) bytes += segment.size();
+    return bytes;
+  }
 };
 
 // The same as received. `value` points into the frame; everything else is owned. Checked: tensors
@@ -125,14 +131,61 @@ struct AutogradNote {
 
   bool operator==(const AutogradNote&) const = default;
 };
+// What a callee is to record.
+enum TraceWants : std::uint32_t {
+  kTraceRanges = 1,
+  kTraceShapes = 2,    // of the arguments of operators
+  kTraceMemory = 4,    // what is allocated and freed
+  kTraceTimeline = 8,  // calls with their times, for a picture of several processes
+};
+
 struct TraceNote {
-  std::uint64_t trace = 0;
-  std::uint64_t span = 0;
-  std::uint32_t record = 0;
-  std::string key{};
+  std::uint64_t call = 0;
+  std::uint32_t record = 0;  // TraceWants
   std::int64_t sent_at_ns = 0;
+  std::int64_t received_at_ns = 0;  // set by the receiver; not sent
 
   bool operator==(const TraceNote&) const = default;
+};
+
+enum class TraceEventKind : std::uint8_t { Range = 0, Memory = 1, Call = 2, Service = 3 };
+
+// The fields are explained in protocol.fbs.
+struct TraceEvent {
+  TraceEventKind kind = TraceEventKind::Range;
+  std::uint8_t scope = 0;
+  std::uint16_t process = 0;
+  std::uint32_t thread = 0;
+  std::string name{};
+  std::int64_t start_ns = 0;
+  std::int64_t end_ns = 0;
+  std::uint64_t call = 0;
+  std::int64_t begun_ns = 0;
+  std::int64_t done_ns = 0;
+  std::int64_t bytes = 0;
+  std::vector<std::int64_t> shapes{};
+
+  bool operator==(const TraceEvent&) const = default;
+};
+
+struct TraceProcess {
+  std::string name{};
+  std::uint32_t pid = 0;
+  std::int32_t node = -1;
+  std::int64_t clock_error_ns = 0;
+
+  bool operator==(const TraceProcess&) const = default;
+};
+
+// Received: every event is of a process that is listed.
+struct TraceReport {
+  std::int64_t received_at_ns = 0;
+  std::int64_t answered_at_ns = 0;
+  std::vector<TraceProcess> processes{};
+  std::vector<TraceEvent> events{};
+  std::uint64_t dropped = 0;
+
+  bool operator==(const TraceReport&) const = default;
 };
 struct StreamNote {
   std::uint64_t stream = 0;
@@ -144,7 +197,8 @@ struct StreamNote {
 // What only some messages carry. Empty costs nothing on the wire.
 struct Notes {
   std::optional<AutogradNote> autograd{};
-  std::optional<TraceNote> trace{};
+  std::optional<TraceNote> trace{};     // of a call
+  std::optional<TraceReport> report{};  // of an answer
   std::optional<StreamNote> stream{};
 
   bool operator==(const Notes&) const = default;
@@ -244,7 +298,7 @@ struct FailureWith {
   CallId id{};
   Error error;
   Content payload{};
-  std::optional<TraceNote> trace{};
+  std::optional<TraceReport> report{};
 };
 using Call = CallWith<Payload>;
 using Reply = ReplyWith<Payload>;
@@ -347,6 +401,10 @@ inline constexpr std::size_t kMaxReferences = 65'536;
 inline constexpr std::size_t kMaxLostNames = 65'536;
 inline constexpr std::size_t kMaxRecords = 65'536;  // in References, and as many children
 inline constexpr std::size_t kMaxPayloadBytes = kMaxValueBytes;  // without the segments
+inline constexpr std::size_t kMaxTraceEvents = 65'536;
+inline constexpr std::size_t kMaxTraceProcesses = 4096;
+inline constexpr std::size_t kMaxTraceNameBytes = 4096;  // longer ones are cut when they are sent
+inline constexpr std::size_t kMaxTraceShape = 1024;      // numbers; longer ones are left out
 // Longer texts (of errors, of reasons) are cut when they are sent.
 inline constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxRefusalBytes = 1024;  // a handshake frame is small

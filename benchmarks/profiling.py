@@ -1,0 +1,95 @@
+"""What profiling costs a call: with none, with each of torch's profilers, and with hawser's timeline.
+
+    PYTHONPATH=build/release/python .venv/bin/python benchmarks/profiling.py [--seconds 1] [--rounds 5]
+
+Two processes call each other over shared memory. The function does nothing, so what is seen is what a
+call costs; "operators" has ten additions in it, recorded too. Medians of rounds that take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.autograd.profiler_legacy import profile as legacy_profile
+
+import hawser
+
+
+def nothing() -> None:
+    pass
+
+
+def operators(x: torch.Tensor) -> None:
+    for _ in range(10):
+        torch.add(x, x)
+
+
+def serve(path: str) -> None:
+    torch.set_num_threads(1)
+    with hawser.Node("worker", f"file://{path}", rank=1, world_size=2):
+        pass
+
+
+MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no profiler": contextlib.nullcontext,
+    "hawser.profiler": hawser.profiler.profile,
+    "torch.profiler": lambda: torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU]
+    ),
+    "torch legacy": legacy_profile,
+}
+BATCH = 500  # calls in one profile: fewer than events fit
+
+
+def mean_us(node: hawser.Node, mode: str, call: tuple[Any, ...], seconds: float) -> float:
+    """Of calls, without starting and ending the profile, which is torch's business."""
+    spent, calls = 0.0, 0
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        with MODES[mode]():
+            node.run("worker", *call)
+            begun = time.perf_counter()
+            for _ in range(BATCH):
+                node.run("worker", *call)
+            spent += time.perf_counter() - begun
+        calls += BATCH
+    return 1e6 * spent / calls
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="hawser-profiling-") as folder:
+        worker = context.Process(target=serve, args=(f"{folder}/store",))
+        worker.start()
+        with hawser.Node("caller", f"file://{folder}/store", rank=0, world_size=2) as node:
+            node.connect("worker")
+            jobs = {"nothing": (nothing,), "operators": (operators, torch.ones(1))}
+            results: dict[tuple[str, str], list[float]] = {}
+            for _ in range(options.rounds):
+                for job, call in jobs.items():
+                    for mode in MODES:
+                        took = mean_us(node, mode, call, options.seconds)
+                        results.setdefault((job, mode), []).append(took)
+        worker.join()
+    print(f"{'us a call':<18}" + "".join(f"{job:>12}" for job in jobs))
+    for mode in MODES:
+        medians = [statistics.median(results[job, mode]) for job in jobs]
+        print(f"{mode:<18}" + "".join(f"{median:>12.2f}" for median in medians))
+
+
+if __name__ == "__main__":
+    main()

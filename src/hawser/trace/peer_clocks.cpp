@@ -1,0 +1,48 @@
+#include "hawser/trace/peer_clocks.h"
+
+#include <algorithm>
+
+namespace hawser::trace {
+namespace {
+// Clocks drift apart, and are set: what is older says nothing about now.
+constexpr std::int64_t kValid_ns = 60'000'000'000;
+}  // namespace
+
+void PeerClocks::learn(std::string_view peer, std::int64_t sent_ns, std::int64_t received_ns,
+                       std::int64_t answered_ns, std::int64_t arrived_ns) {
+  const Bounds now{answered_ns - arrived_ns, received_ns - sent_ns, arrived_ns};
+  auto all = bounds_.lock();
+  const auto known = all->find(peer);
+  if (known == all->end()) {
+    all->emplace(peer, now);
+    return;
+  }
+  Bounds& bounds = known->second;
+  const Bounds both{std::max(bounds.least, now.least), std::min(bounds.most, now.most),
+                    bounds.since_ns};
+  // Bounds that contradict each other are of a clock that was set in between.
+  const bool stale = arrived_ns - bounds.since_ns > kValid_ns || both.least > both.most;
+  bounds = stale ? now : both;
+}
+
+PeerClocks::Offset PeerClocks::offset_of(std::string_view peer) const {
+  auto all = bounds_.lock();
+  const auto known = all->find(peer);
+  if (known == all->end()) return {};
+  const auto [least, most, since] = known->second;
+  const std::int64_t offset = least <= 0 && most >= 0 ? 0 : least + (most - least) / 2;
+  return {offset, std::max(most - offset, offset - least)};
+}
+
+void translate(wire::TraceReport& report, PeerClocks::Offset offset) {
+  for (wire::TraceProcess& process : report.processes) process.clock_error_ns += offset.error_ns;
+  if (offset.ns == 0) return;
+  for (wire::TraceEvent& event : report.events) {
+    event.start_ns -= offset.ns;
+    event.end_ns -= offset.ns;
+    if (event.begun_ns) event.begun_ns -= offset.ns;
+    if (event.done_ns) event.done_ns -= offset.ns;
+  }
+}
+
+}  // namespace hawser::trace

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hawser/base/guarded.h"
+#include "hawser/trace/recorder.h"
+
+namespace hawser::trace {
+
+// Profiles of everything that a node does for others: each served call is recorded for all profiles
+// that are open when it begins and when it ends. They are nested. Thread-safe.
+class ServingProfiles {
+ public:
+  static constexpr std::size_t kMostCalls = 65'536;
+  struct ServedCall {
+    Recorded recorded;
+    std::int64_t begun_ns = 0;
+  };
+
+  void begin(std::uint32_t wants);
+  // Of the innermost; of more than kMostCalls the first. Throws Error(Invalid) if there is none.
+  std::vector<ServedCall> end();
+
+  // What the open ones want together; 0 when there is none.
+  std::uint32_t wants() const { return wants_.load(std::memory_order_relaxed); }
+  void add(const ServedCall& call);
+
+ private:
+  struct Profile {
+    std::uint32_t wants = 0;
+    std::int64_t begun_ns = 0;
+    std::vector<ServedCall> calls{};
+  };
+  Guarded<std::vector<Profile>> open_;
+  std::atomic<std::uint32_t> wants_{0};  // written under the lock
+};
+
+// A call that is served and recorded: for its caller, for profiles of serving, or both. Made when
+// it begins; its thread and others that answer it record for `recorder()`.
+class Service {
+ public:
+  // `note` is what the caller wants, if it wants anything. `profiles` must outlive this.
+  Service(std::string function, const std::optional<wire::TraceNote>& note,
+          ServingProfiles& profiles, wire::TraceProcess self);
+
+  const std::shared_ptr<Recorder>& recorder() const { return recorder_; }
+  // The function has returned; its result is going to be written. The first time counts.
+  void function_returned();
+  // The answer is ready. What goes with it to the caller, if it has asked; nothing the second time.
+  std::optional<wire::TraceReport> finish(const wire::Payload& answer);
+
+ private:
+  const std::string function_;
+  const std::optional<wire::TraceNote> note_;
+  ServingProfiles& profiles_;
+  const std::shared_ptr<Recorder> recorder_;
+  const std::uint32_t thread_;
+  std::atomic<std::int64_t> returned_ns_{0};
+  std::atomic<bool> finished_{false};
+};
+
+}  // namespace hawser::trace

@@ -1,0 +1,335 @@
+"""Profiles of calls: torch's two profilers, and hawser's own timeline."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import peers
+import pytest
+import torch
+from hawser.profiler import Kind
+from torch.autograd.profiler_legacy import profile as legacy_profile
+
+import hawser
+from hawser import profiler, traces
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[hawser.Node]:
+    """A node beside which "peer" and "other" run."""
+    with peers.world("peer", "other") as node:
+        yield node
+
+
+def compute(x: torch.Tensor) -> torch.Tensor:
+    with torch.autograd.profiler.record_function("## compute ##"):
+        return torch.add(x, x).relu()
+
+
+def multiply(x: torch.Tensor) -> torch.Tensor:
+    return torch.mul(x, x)
+
+
+def relay(to: str, x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = hawser.default_node().run(to, compute, x)
+    return result
+
+
+def fail(x: torch.Tensor) -> None:
+    torch.add(x, x)
+    raise ValueError("after an addition")
+
+
+def profile_itself(x: torch.Tensor) -> list[str]:
+    with torch.profiler.profile() as own:
+        compute(x)
+    return [event.key for event in own.key_averages()]
+
+
+def names(events: Any) -> list[str]:
+    return [event.name for event in events]
+
+
+# --- torch's legacy profiler ---
+
+
+def key(node: hawser.Node, style: str, function: str, to: str = "peer") -> str:
+    return f"rpc_{style}#{function}({node.name} -> {to})"
+
+
+def test_legacy_shows_the_call_and_what_it_did_there(world: hawser.Node) -> None:
+    with legacy_profile(record_shapes=True) as prof:
+        world.run("peer", compute, torch.ones(3, 4))
+    prefix = key(world, "sync", "compute") + "#remote_op: "
+    events = {event.name: event for event in prof.function_events}
+    assert not events[key(world, "sync", "compute")].is_remote
+    add = events[prefix + "aten::add"]
+    assert add.is_remote
+    assert add.input_shapes[:2] == [[3, 4], [3, 4]]
+    scope = events[prefix + "## compute ##"]
+    assert scope.time_range.start <= add.time_range.start <= add.time_range.end
+    assert add in scope.cpu_children
+    prof.key_averages()
+
+
+def test_legacy_follows_nested_calls(world: hawser.Node) -> None:
+    with legacy_profile() as prof:
+        world.run("peer", relay, "other", torch.ones(2))
+    outer = key(world, "sync", "relay") + "#remote_op: "
+    inner = "rpc_sync#compute(peer -> other)"
+    seen = names(prof.function_events)
+    assert outer + inner in seen
+    assert outer + inner + "#remote_op: aten::add" in seen
+
+
+def test_legacy_keeps_concurrent_calls_apart(world: hawser.Node) -> None:
+    with legacy_profile() as prof:
+        calls = [
+            world.call("peer", function, torch.ones(2))
+            for _ in range(20)
+            for function in (compute, multiply)
+        ]
+        for call in calls:
+            call.wait()
+    seen = names(prof.function_events)
+    assert seen.count(key(world, "async", "compute")) == 20
+    assert seen.count(key(world, "async", "compute") + "#remote_op: aten::add") == 20
+    assert seen.count(key(world, "async", "multiply") + "#remote_op: aten::mul") == 20
+    assert key(world, "async", "multiply") + "#remote_op: aten::add" not in seen
+
+
+def test_legacy_keeps_threads_apart(world: hawser.Node) -> None:
+    seen: dict[str, list[str]] = {}
+
+    def work(function: Any) -> None:
+        with legacy_profile() as prof:
+            for _ in range(10):
+                world.run("peer", function, torch.ones(2))
+        seen[function.__name__] = names(prof.function_events)
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in (compute, multiply)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not any("mul" in name for name in seen["compute"])
+    assert not any("add" in name for name in seen["multiply"])
+    assert seen["compute"].count(key(world, "sync", "compute") + "#remote_op: aten::add") == 10
+
+
+def test_legacy_has_what_a_failed_call_did(world: hawser.Node) -> None:
+    with legacy_profile() as prof:
+        with pytest.raises(ValueError, match="after an addition"):
+            world.run("peer", fail, torch.ones(2))
+        world.run("peer", compute, torch.ones(2))
+    seen = names(prof.function_events)
+    assert key(world, "sync", "fail") + "#remote_op: aten::add" in seen
+    assert key(world, "sync", "compute") + "#remote_op: aten::add" in seen
+
+
+def test_legacy_shows_references(world: hawser.Node) -> None:
+    with legacy_profile() as prof:
+        ref = world.remote("peer", compute, torch.ones(2))
+        ref.to_here()
+        ref.rpc_sync().sum()
+    seen = names(prof.function_events)
+    assert key(world, "remote", "compute") + "#remote_op: aten::add" in seen
+    assert f"to_here#({world.name})->(peer)" in seen
+    assert key(world, "sync", "sum") + "#remote_op: aten::sum" in seen
+
+
+def test_nothing_is_recorded_without_a_profiler(world: hawser.Node) -> None:
+    world.run("peer", compute, torch.ones(2))
+    with legacy_profile() as prof:
+        pass
+    world.run("peer", compute, torch.ones(2))
+    assert not prof.function_events
+
+
+# --- torch.profiler ---
+
+
+@pytest.mark.parametrize("profile", [torch.profiler.profile, torch.autograd.profiler.profile])
+def test_kineto_shows_what_the_callee_did(world: hawser.Node, profile: Any) -> None:
+    with profile() as prof:
+        for _ in range(3):
+            world.run("peer", relay, "other", torch.ones(2))
+        torch.ones(2).cos()
+    counts = {event.key: event.count for event in prof.key_averages()}
+    call = f"rpc#relay({world.name} -> peer)"
+    nested = "rpc_sync#compute(peer -> other)"
+    assert counts["aten::cos"] == 1
+    assert counts[call] == 3
+    assert counts[f"{call}#remote_op: {nested}"] == 3
+    assert counts[f"{call}#remote_op: {nested}#remote_op: aten::add"] == 3
+
+
+def test_kineto_ends_before_the_call_does(world: hawser.Node) -> None:
+    with torch.profiler.profile():
+        call = world.call("peer", time.sleep, 0.2)
+    call.wait()
+
+
+def test_the_callee_may_profile_itself(world: hawser.Node) -> None:
+    with torch.profiler.profile() as prof:
+        own = world.run("peer", profile_itself, torch.ones(2))
+    assert "aten::add" in own
+    seen = [event.key for event in prof.key_averages()]
+    assert f"rpc#profile_itself({world.name} -> peer)#remote_op: aten::add" in seen
+
+
+def test_two_callers_may_profile_at_once(world: hawser.Node) -> None:
+    def work() -> None:
+        with legacy_profile():
+            for _ in range(20):
+                world.run("peer", compute, torch.ones(2))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    with torch.profiler.profile() as prof:
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            world.run("peer", compute, torch.ones(2))
+        for thread in threads:
+            thread.join()
+    counts = {event.key: event.count for event in prof.key_averages()}
+    assert counts[f"rpc#compute({world.name} -> peer)#remote_op: aten::add"] == 20
+
+
+# --- the timeline ---
+
+
+@pytest.fixture(scope="module")
+def timeline(world: hawser.Node) -> profiler.profile:
+    with profiler.profile(record_shapes=True) as recorded:
+        for _ in range(4):
+            world.run("peer", relay, "other", torch.ones(1000))
+        calls = [world.call("other", compute, torch.ones(10)) for _ in range(3)]
+        for call in calls:
+            call.wait()
+        torch.ones(2).cos()
+    return recorded
+
+
+def test_timeline_has_all_processes(world: hawser.Node, timeline: profiler.profile) -> None:
+    assert [process.name for process in timeline.processes] == [world.name, "peer", "other"]
+    assert len({process.pid for process in timeline.processes}) == 3
+    where = {(event.process.name, event.name) for event in timeline.events}
+    assert (world.name, "aten::cos") in where
+    assert ("other", "aten::add") in where
+    assert ("peer", "aten::add") not in where
+    assert timeline.dropped == 0
+
+
+def test_timeline_has_both_sides_of_each_call(timeline: profiler.profile) -> None:
+    calls = {event.call: event for event in timeline.events if event.kind == Kind.CALL}
+    services = {event.call: event for event in timeline.events if event.kind == Kind.SERVICE}
+    assert len(calls) == 4 + 4 + 3
+    assert calls.keys() == services.keys()
+    for number, call in calls.items():
+        service = services[number]
+        assert call.start_ns <= call.begun_ns <= call.end_ns
+        assert service.start_ns <= service.begun_ns <= service.done_ns <= service.end_ns
+        # One host, one clock.
+        assert call.begun_ns <= service.start_ns <= service.end_ns <= call.end_ns
+
+
+def test_timeline_is_a_chrome_trace(timeline: profiler.profile, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    timeline.export_chrome_trace(path)
+    trace = json.loads(path.read_text())
+    events = trace["traceEvents"]
+    arrows: dict[tuple[str, int], list[str]] = {}
+    slices = [event for event in events if event["ph"] == "X"]
+    for event in events:
+        if event["ph"] in "sf":
+            arrows.setdefault((event["name"], event["id"]), []).append(event["ph"])
+            assert any(
+                each["pid"] == event["pid"]
+                and each["tid"] == event["tid"]
+                and each["ts"] - 1e-3 <= event["ts"] <= each["ts"] + each["dur"] + 1e-3
+                for each in slices
+            ), "an arrow must touch a slice"
+    assert len(arrows) == 2 * 11
+    assert all(sorted(ends) == ["f", "s"] for ends in arrows.values())
+    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for each in slices:
+        if each["cat"] in ("call", "service"):
+            tracks.setdefault((each["pid"], each["tid"]), []).append(
+                (each["ts"], each["ts"] + each["dur"])
+            )
+    for spans in tracks.values():
+        spans.sort()
+        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False)), "no overlap"
+    stated = {
+        process["name"]: process["clock_error_us"] for process in trace["hawser"]["processes"]
+    }
+    assert stated["peer"] > 0
+    titles = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert any("clock within" in title for title in titles)
+
+
+def test_timeline_says_where_the_time_went(timeline: profiler.profile, tmp_path: Path) -> None:
+    text = timeline.summary()
+    line = next(line for line in text.splitlines() if line.startswith("relay"))
+    assert "-> peer" in line and " 4 " in line
+    assert "other is known to within" in text
+    path = tmp_path / "trace.json"
+    timeline.export_chrome_trace(path)
+    command = [
+        sys.executable,
+        "-c",
+        "from hawser.cli import main; raise SystemExit(main())",
+        "trace",
+    ]
+    printed = subprocess.run(
+        [*command, "summary", path], capture_output=True, text=True, check=True
+    )
+    assert printed.stdout.strip() == text.strip()
+    picture = tmp_path / "call.svg"
+    subprocess.run([*command, "picture", path, "--call", "0", "-o", picture], check=True)
+    assert picture.read_text().startswith("<svg") and "relay" in picture.read_text()
+    (tmp_path / "other.json").write_text("[]")
+    refused = subprocess.run(
+        [*command, "summary", tmp_path / "other.json"], capture_output=True, text=True
+    )
+    assert refused.returncode == 1 and "is not a timeline" in refused.stderr
+
+
+def test_parts_of_a_life_add_up(timeline: profiler.profile) -> None:
+    for life in traces.lives(timeline.as_chrome_trace()):
+        parts = life.serialisation + life.transit + life.queueing + life.execution
+        assert parts == pytest.approx(life.total, abs=0.5)
+
+
+def test_a_timeline_can_be_made_once() -> None:
+    timeline = profiler.profile()
+    with timeline:
+        torch.ones(2)
+    with pytest.raises(RuntimeError, match="once"), timeline:
+        pass
+    assert "aten::ones" in names(timeline.events)
+
+
+def test_a_timeline_within_one(world: hawser.Node) -> None:
+    with profiler.profile() as outer:
+        with profiler.profile() as inner:
+            world.run("peer", compute, torch.ones(2))
+        torch.ones(2).cos()
+    assert "aten::add" in names(inner.events)
+    assert "aten::add" in names(outer.events)
+    assert "aten::cos" not in names(inner.events)
+
+
+def test_memory_is_recorded_on_request(world: hawser.Node) -> None:
+    with profiler.profile(profile_memory=True) as recorded:
+        world.run("peer", compute, torch.ones(1000))
+    there = [e for e in recorded.events if e.kind == Kind.MEMORY and e.process.name == "peer"]
+    assert sum(event.bytes for event in there if event.bytes > 0) >= 4000

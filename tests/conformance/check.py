@@ -5,9 +5,8 @@
     check.py --all                every suite
     check.py --suite RpcTest      this one; repeatable
 
-A test that passes on stock must pass here, except those in due_later.toml (they need a part of
-hawser that is not written yet) and exceptions.toml (they assert a weakness of the original; each
-with its reason). A test of either list that passes is reported too: it has to leave the list.
+A test that passes on stock must pass here, except those in exceptions.toml, each with its reason. One
+of them that passes is reported too: it has to leave the list.
 """
 
 import argparse
@@ -29,6 +28,8 @@ SUITES = [
     "DdpUnderDistAutogradTest",
     "DistOptimizerTest",
     "RemoteModuleTest",
+    "JitRpcTest",
+    "JitDistAutogradTest",
 ]
 # Run again through the interpreter's end, and as new interpreters: exit codes must be clean.
 FINALIZED = "test_wait_all"
@@ -37,13 +38,8 @@ SPAWNED = "test_worker_id"
 
 def excused() -> dict[str, str]:
     """Test -> why it may fail."""
-    reasons = {}
-    for name in ("due_later.toml", "exceptions.toml"):
-        lists = tomllib.loads((HERE / name).read_text())
-        for reason, tests in lists.items():
-            for test in tests["tests"]:
-                reasons[test] = f"{name}: {reason}"
-    return reasons
+    lists = tomllib.loads((HERE / "exceptions.toml").read_text())
+    return {test: reason for reason, tests in lists.items() for test in tests["tests"]}
 
 
 def run(suites: list[str], *options: str) -> dict[str, dict[str, str]]:

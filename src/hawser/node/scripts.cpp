@@ -42,6 +42,12 @@ script::Host* current_host() {
   return node ? &node->scripts() : nullptr;
 }
 
+WrittenCall written(script::OutgoingCall& call) {
+  WrittenCall made{wire::TargetKind::Script, std::move(call.function), std::move(call.payload)};
+  made.style = trace::CallStyle::AsyncScript;
+  return made;
+}
+
 // A script goes on, and what it forks runs, on the node's threads and as part of the call.
 script::Launcher launcher_for(const CallContext& context) {
   return [context, scheduler = context.node().scheduler()](std::function<void()> task) {
@@ -103,7 +109,7 @@ c10::intrusive_ptr<TorchFuture> ScriptHost::call(script::OutgoingCall&& call) {
   try {
     node_.call_written(
         {.to = call.to, .timeout = call.timeout},
-        {wire::TargetKind::Script, std::move(call.function), std::move(call.payload)},
+        written(call),
         std::move(on_answer));
   } catch (const Error& error) {
     throw as_call_error(error);
@@ -114,7 +120,7 @@ c10::intrusive_ptr<TorchFuture> ScriptHost::call(script::OutgoingCall&& call) {
 c10::IValue ScriptHost::call_and_wait(script::OutgoingCall&& call) {
   return wait_for_answer(
       {.to = call.to, .timeout = call.timeout},
-      {wire::TargetKind::Script, std::move(call.function), std::move(call.payload)}, call.returns);
+      written(call), call.returns);
 }
 
 c10::IValue ScriptHost::wait_for_answer(const CallOptions& options, WrittenCall&& call,
@@ -156,7 +162,7 @@ c10::intrusive_ptr<c10::RRefInterface> ScriptHost::create(script::OutgoingCall&&
   try {
     auto handle = node_.create_written(
         {.to = call.to, .timeout = call.timeout},
-        {wire::TargetKind::Script, std::move(call.function), std::move(call.payload)},
+        written(call),
         call.returns->annotation_str());
     return c10::make_intrusive<ScriptReference>(std::move(handle), std::move(call.returns));
   } catch (const Error& error) {

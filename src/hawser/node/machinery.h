@@ -82,7 +82,7 @@ class Node::Machinery final : public agent::Workshop,
   Autograd& autograd() { return *autograd_; }
   trace::ServingProfiles& serving_profiles() { return serving_profiles_; }
   const std::shared_ptr<trace::PeerClocks>& peer_clocks() const { return peer_clocks_; }
-  wire::TraceProcess process() const { return trace::this_process(options_.name, options_.rank); }
+  const wire::TraceProcess& process() const { return process_; }
   const SteadyClock& clock() const { return clock_; }
 
   // agent::Workshop
@@ -136,6 +136,7 @@ class Node::Machinery final : public agent::Workshop,
   std::vector<std::string> endpoints_;
   std::vector<std::string> unavailable_;
   tensor::OperatorCatalog operators_;
+  wire::TraceProcess process_;  // as recordings name it
   trace::ServingProfiles serving_profiles_;
   const std::shared_ptr<trace::PeerClocks> peer_clocks_;  // calls on their way share it
   std::uint64_t chain_base_ = 0;

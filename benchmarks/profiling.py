@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import multiprocessing
 import statistics
 import tempfile
@@ -71,6 +72,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    gc.disable()  # the events of a profile are many objects, and they are not what is measured
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="hawser-profiling-") as folder:
         worker = context.Process(target=serve, args=(f"{folder}/store",))

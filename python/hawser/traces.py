@@ -179,7 +179,8 @@ def _bytes(count: int) -> str:
 
 _COLOURS = {
     "write request": "#7a9cc6",
-    "transit": "#c9ced6",
+    "on its way": "#555555",
+    "waits": "#e6e9ee",
     "queued": "#e0a458",
     "run": "#5b9f6b",
     "write answer": "#7a9cc6",
@@ -237,7 +238,7 @@ class _Picture:
         for row, name in enumerate((life.source, life.peer)):
             self._text(_LEFT - 12, 60 + row * _ROW + 22, name, "end")
         self._bar(0, "write request", life.start, life.written)
-        self._bar(0, "transit", life.written, life.end)
+        self._bar(0, "waits", life.written, life.end)
         self._bar(1, "queued", life.received, life.begun)
         self._bar(1, "run", life.begun, life.returned)
         self._bar(1, "write answer", life.returned, life.answered)
@@ -246,12 +247,12 @@ class _Picture:
         x = float(_LEFT)
         for what, us in (
             ("write request", life.written - life.start),
-            ("transit", life.transit),
+            ("on its way", life.transit),
             ("queued", life.queueing),
             ("run", life.execution),
             ("write answer", life.answered - life.returned),
         ):
-            label = f"{what} {us:.1f} us" if what != "transit" else f"on its way {us:.1f} us"
+            label = f"{what} {us:.1f} us"
             y = 60 + 2 * _ROW
             self._out.append(
                 f'<rect x="{x:.1f}" y="{y}" width="12" height="12" fill="{_COLOURS[what]}"/>'

@@ -208,6 +208,7 @@ void Node::Machinery::start(Node& node) {
   check_options(options_);
   directory_ = std::make_unique<agent::StoreDirectory>(open_store());
   check_options(options_);  // env:// may have filled in rank and world size
+  process_ = trace::this_process(options_.name, options_.rank);
   for (auto& function : std::exchange(options_.functions, {})) add(std::move(function));
   transport::Identity identity;
   identity.name = options_.name;
@@ -514,7 +515,7 @@ void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
 std::shared_ptr<trace::Service> Node::Machinery::recorded(const wire::ReceivedCall& call) {
   if (!call.notes.trace && serving_profiles_.wants() == 0) return nullptr;
   return std::make_shared<trace::Service>(std::string(call.function), call.notes.trace,
-                                          serving_profiles_, process());
+                                          serving_profiles_, process_);
 }
 
 agent::Preparation Node::Machinery::prepare(wire::ReceivedCall& call,

@@ -35,9 +35,11 @@ struct CallNames {
 // "to_here#(a)->(b)".
 std::string key_of(const CallNames& names, TorchProfiler profiler);
 
-// One call of a thread that is being profiled, until its answer is there. What is to become of the
-// answer belongs to the call: it needs nothing of the thread that made it, which may have ended its
-// profile meanwhile.
+// One call of a thread that is being profiled, until its answer is there.
+//
+//   TRACE-1  What a call did is shown under its name, to those who watched when it was made,
+//            whatever else the thread does meanwhile and whichever thread gets the answer. A call
+//            that fails leaves nothing behind.
 class CallRecord {
  public:
   // `self` is the process that calls; `called_ns` is when, before the request was written; 0: now.

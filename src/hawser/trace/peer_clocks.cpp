@@ -8,30 +8,31 @@ namespace {
 constexpr std::int64_t kValid_ns = 60'000'000'000;
 }  // namespace
 
+void PeerClocks::Bounds::choose() {
+  if (least <= offset && offset <= most) return;
+  offset = least <= 0 && 0 <= most ? 0 : least + (most - least) / 2;
+}
+
 void PeerClocks::learn(std::string_view peer, std::int64_t sent_ns, std::int64_t received_ns,
                        std::int64_t answered_ns, std::int64_t arrived_ns) {
-  const Bounds now{answered_ns - arrived_ns, received_ns - sent_ns, arrived_ns};
   auto all = bounds_.lock();
-  const auto known = all->find(peer);
-  if (known == all->end()) {
-    all->emplace(peer, now);
-    return;
-  }
+  const auto [known, is_new] = all->try_emplace(std::string(peer));
   Bounds& bounds = known->second;
+  const Bounds now{answered_ns - arrived_ns, received_ns - sent_ns, arrived_ns, bounds.offset};
   const Bounds both{std::max(bounds.least, now.least), std::min(bounds.most, now.most),
-                    bounds.since_ns};
+                    bounds.since_ns, bounds.offset};
   // Bounds that contradict each other are of a clock that was set in between.
   const bool stale = arrived_ns - bounds.since_ns > kValid_ns || both.least > both.most;
-  bounds = stale ? now : both;
+  bounds = is_new || stale ? now : both;
+  bounds.choose();
 }
 
 PeerClocks::Offset PeerClocks::offset_of(std::string_view peer) const {
   auto all = bounds_.lock();
   const auto known = all->find(peer);
   if (known == all->end()) return {};
-  const auto [least, most, since] = known->second;
-  const std::int64_t offset = least <= 0 && most >= 0 ? 0 : least + (most - least) / 2;
-  return {offset, std::max(most - offset, offset - least)};
+  const Bounds& bounds = known->second;
+  return {bounds.offset, std::max(bounds.most - bounds.offset, bounds.offset - bounds.least)};
 }
 
 void translate(wire::TraceReport& report, PeerClocks::Offset offset) {

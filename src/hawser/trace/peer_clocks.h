@@ -24,7 +24,8 @@ class PeerClocks {
   void learn(std::string_view peer, std::int64_t sent_ns, std::int64_t received_ns,
              std::int64_t answered_ns, std::int64_t arrived_ns);
   // What has been learnt within the last minute. Where the bounds allow for no difference at all,
-  // none is assumed: nodes of one host share a clock.
+  // none is assumed: nodes of one host share a clock. The offset stays the same while the bounds
+  // allow for it, so that what was translated before agrees with what comes later.
   Offset offset_of(std::string_view peer) const;
 
  private:
@@ -32,6 +33,9 @@ class PeerClocks {
     std::int64_t least = 0;
     std::int64_t most = 0;
     std::int64_t since_ns = 0;
+    std::int64_t offset = 0;
+
+    void choose();
   };
   mutable Guarded<std::map<std::string, Bounds, std::less<>>> bounds_;
 };

@@ -141,7 +141,7 @@ class Node::Machinery final : public agent::Workshop,
   tensor::OperatorCatalog operators_;
   std::unique_ptr<ScriptHost> scripts_;
   Guarded<std::unordered_map<std::string, std::uint32_t>> ranks_;  // that do not change
-  wire::TraceProcess process_;  // as recordings name it
+  wire::TraceProcess process_;                                     // as recordings name it
   trace::ServingProfiles serving_profiles_;
   const std::shared_ptr<trace::PeerClocks> peer_clocks_;  // calls on their way share it
   std::uint64_t chain_base_ = 0;

@@ -107,10 +107,8 @@ c10::intrusive_ptr<TorchFuture> ScriptHost::call(script::OutgoingCall&& call) {
     });
   };
   try {
-    node_.call_written(
-        {.to = call.to, .timeout = call.timeout},
-        written(call),
-        std::move(on_answer));
+    node_.call_written({.to = call.to, .timeout = call.timeout}, written(call),
+                       std::move(on_answer));
   } catch (const Error& error) {
     throw as_call_error(error);
   }
@@ -118,9 +116,7 @@ c10::intrusive_ptr<TorchFuture> ScriptHost::call(script::OutgoingCall&& call) {
 }
 
 c10::IValue ScriptHost::call_and_wait(script::OutgoingCall&& call) {
-  return wait_for_answer(
-      {.to = call.to, .timeout = call.timeout},
-      written(call), call.returns);
+  return wait_for_answer({.to = call.to, .timeout = call.timeout}, written(call), call.returns);
 }
 
 c10::IValue ScriptHost::wait_for_answer(const CallOptions& options, WrittenCall&& call,
@@ -160,10 +156,8 @@ void ScriptHost::backward(std::int64_t context, const std::vector<at::Tensor>& r
 
 c10::intrusive_ptr<c10::RRefInterface> ScriptHost::create(script::OutgoingCall&& call) {
   try {
-    auto handle = node_.create_written(
-        {.to = call.to, .timeout = call.timeout},
-        written(call),
-        call.returns->annotation_str());
+    auto handle = node_.create_written({.to = call.to, .timeout = call.timeout}, written(call),
+                                       call.returns->annotation_str());
     return c10::make_intrusive<ScriptReference>(std::move(handle), std::move(call.returns));
   } catch (const Error& error) {
     throw as_call_error(error);

@@ -25,10 +25,10 @@ inline std::int64_t stamp() { return is_watched() ? wall_ns() : 0; }
 struct CallNames {
   CallStyle style = CallStyle::Async;
   wire::TargetKind target = wire::TargetKind::Function;
-  std::string_view function;  // as on the wire
-  std::string_view label;     // instead of it, if the wire has none
-  std::string_view from;
-  std::string_view to;
+  std::string_view function{};  // as on the wire
+  std::string_view label{};     // instead of it, if the wire has none
+  std::string_view from{};
+  std::string_view to{};
 };
 
 // "rpc_async#f(a -> b)". Kineto shows all styles as "rpc#f(a -> b)". The fetching of a value is

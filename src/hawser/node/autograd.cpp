@@ -172,8 +172,13 @@ void Autograd::perform(Send&& action) {
   wire::Call message;
   message.target = wire::TargetKind::Autograd;
   message.function = engine::name_of(action.message);
-  message.payload = engine::write_message(
-      action.message, gradients ? take_gradients(gradients->gradients) : Tensors{});
+  try {
+    message.payload = engine::write_message(
+        action.message, gradients ? take_gradients(gradients->gradients) : Tensors{});
+  } catch (const Error& error) {  // a gradient that cannot be sent
+    tell([&](State& state, TimePoint at) { state.conductor.answered(action.call, error, at); });
+    return;
+  }
   const TimePoint now = out_.clock.now();
   out_.agent.request(
       {.to = action.to.name,

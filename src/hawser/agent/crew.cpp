@@ -288,6 +288,11 @@ bool Crew::take_in(transport::PollSet::Arrival& arrival, std::shared_ptr<Task>& 
   return true;
 }
 
+// This thread takes in a frame, and will run what it queues meanwhile itself.
+bool Crew::looks_at_queue_next() const {
+  return seat_.is_with(this_thread(), Seat::State::HandPolls);
+}
+
 // After step_away(). False when the seat is no longer this hand's.
 bool Crew::run_seated(Hand& hand, std::shared_ptr<Task> task) {
   const auto me = this_thread();
@@ -401,13 +406,28 @@ bool Crew::wait(Event& event, Deadline deadline) {
   const auto me = this_thread();
   if (sit_down_to_wait(me)) {
     poll_while_waiting(event, deadline, me);
-    if (stopping_.load(std::memory_order_seq_cst)) {  // stop() waits for the seat
-      auto roster = roster_.lock();
-      ended_.notify_all();
-    }
+    tell_who_waits_for_seat();
   }
   if (waiter_may_yield() && yield_to_pollers(event)) return true;
   return event.sleep_until(deadline);
+}
+
+bool Crew::sleep(Event& event, Deadline deadline) {
+  if (event.happened()) return true;
+  const auto me = this_thread();
+  if (seat_.reclaim(me, Seat::State::WaiterPolls)) {
+    if (queue_can_be_served()) bell_->ring();
+    leave_waiting(me);
+    tell_who_waits_for_seat();
+  }
+  return event.sleep_until(deadline);
+}
+
+// stop() does.
+void Crew::tell_who_waits_for_seat() {
+  if (!stopping_.load(std::memory_order_seq_cst)) return;
+  auto roster = roster_.lock();
+  ended_.notify_all();
 }
 
 // A hand polls, and wants the core that this thread has: let it work through what is there instead

@@ -67,7 +67,9 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
 
   void submit(std::shared_ptr<Task> task);
   void post(UniqueFunction<void()> task) override;
+  void post_brief(UniqueFunction<void()> task) override;
   bool wait(Event& event, Deadline deadline) override;
+  bool sleep(Event& event, Deadline deadline) override;
 
   // Replies that this node is waiting for; a waiter then comes back to poll soon.
   void expect_reply() { replies_expected_.fetch_add(1, std::memory_order_relaxed); }
@@ -106,6 +108,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   // The poll seat.
   void lead(Hand& hand, bool just_served);
   bool take_in(transport::PollSet::Arrival& arrival, std::shared_ptr<Task>& task);
+  bool looks_at_queue_next() const;
   bool run_seated(Hand& hand, std::shared_ptr<Task> task);
   bool sit_down(Seat::Sitter me);
   bool try_leave(Seat::Sitter me, Seat::State polls);
@@ -133,6 +136,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   bool sit_down_to_wait(Seat::Sitter me);
   void poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me);
   void leave_waiting(Seat::Sitter me);
+  void tell_who_waits_for_seat();
   bool drain(int at_most);
   bool had_request_within(std::int64_t ns) const;
 

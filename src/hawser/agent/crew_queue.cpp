@@ -17,7 +17,8 @@ namespace {
 
 class FunctionTask final : public Task {
  public:
-  explicit FunctionTask(UniqueFunction<void()> function) : function_(std::move(function)) {}
+  FunctionTask(UniqueFunction<void()> function, bool brief)
+      : function_(std::move(function)), brief_(brief) {}
   void run() override {
     try {
       function_();
@@ -30,9 +31,11 @@ class FunctionTask final : public Task {
   // There is always somebody who waits for what a callback does: it is run where it was refused.
   void refuse(const Error&) override { run(); }
   bool may_be_shed() const override { return false; }
+  bool brief() const override { return brief_; }
 
  private:
   UniqueFunction<void()> function_;
+  const bool brief_;
 };
 
 }  // namespace
@@ -40,10 +43,15 @@ class FunctionTask final : public Task {
 void Crew::submit(std::shared_ptr<Task> task) { enqueue(std::move(task), true); }
 
 void Crew::post(UniqueFunction<void()> task) {
-  enqueue(std::make_shared<FunctionTask>(std::move(task)), true);
+  enqueue(std::make_shared<FunctionTask>(std::move(task), /*brief=*/false), true);
+}
+
+void Crew::post_brief(UniqueFunction<void()> task) {
+  enqueue(std::make_shared<FunctionTask>(std::move(task), /*brief=*/true), true);
 }
 
 void Crew::enqueue(std::shared_ptr<Task> task, bool announce) {
+  announce = announce && !looks_at_queue_next();
   std::optional<Error> refusal;
   {
     auto roster = roster_.lock();

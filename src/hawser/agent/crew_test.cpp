@@ -71,7 +71,11 @@ class TestSink final : public transport::FrameSink {
     std::memcpy(&number, words.data(), sizeof number);
     const std::lock_guard lock(mutex_);
     if (frame.kind == wire::Kind::Call) return std::exchange(requests_.at(number), nullptr);
-    replies_.at(number)->set();
+    if (frame.kind == wire::Kind::Reply) {
+      replies_.at(number)->set();
+    } else {
+      notices_.at(number)();
+    }
     return nullptr;
   }
   void on_closed() override { ++closed; }
@@ -86,12 +90,18 @@ class TestSink final : public transport::FrameSink {
     replies_.push_back(&reply);
     return replies_.size() - 1;
   }
+  std::size_t add(std::function<void()> notice) {
+    const std::lock_guard lock(mutex_);
+    notices_.push_back(std::move(notice));
+    return notices_.size() - 1;
+  }
   std::atomic<int> closed{0};
 
  private:
   std::mutex mutex_;
   std::vector<std::shared_ptr<Task>> requests_;
   std::vector<Event*> replies_;
+  std::vector<std::function<void()>> notices_;  // called by the thread that reads them
 };
 
 // A node that consists of its threads and a link to itself.
@@ -113,6 +123,9 @@ class TestNode {
   void do_not_wait_for_handlers() { patience_ = Deadline(TimePoint{}); }
   void request(std::shared_ptr<Task> task) { send(wire::Kind::Call, sink_->add(std::move(task))); }
   void reply(Event& to) { send(wire::Kind::Reply, sink_->add(to)); }
+  void notify(std::function<void()> notice) {
+    send(wire::Kind::Cancel, sink_->add(std::move(notice)));
+  }
 
  private:
   void send(wire::Kind kind, std::size_t number) {
@@ -154,6 +167,42 @@ TEST(Crew, RunsWhatTasksPost) {
   };
   node.crew().post([&] { fan_out(100); });
   done.wait();
+}
+
+// Nobody is told of them: the hand that reads the frame sees them next.
+TEST(Crew, RunsWhatIsPostedWhileAFrameIsRead) {
+  TestNode node;
+  for (const bool brief : {false, true}) {
+    SCOPED_TRACE(brief ? "said to be brief" : "not said to be brief");
+    constexpr int kTasks = 8;
+    std::latch all_here(kTasks);
+    std::latch done(kTasks);
+    node.notify([&] {
+      for (int i = 0; i < kTasks; ++i) {
+        auto body = [&] {
+          all_here.arrive_and_wait();
+          done.count_down();
+        };
+        if (brief) {
+          node.crew().post_brief(body);
+        } else {
+          node.crew().post(body);
+        }
+      }
+    });
+    done.wait();
+  }
+}
+
+TEST(Crew, WhoSleepsLeavesTheSeatToHands) {
+  TestNode node({.spin_limit = 10s});
+  for (int round = 0; round < 100; ++round) {
+    Event reply, served;
+    node.reply(reply);
+    EXPECT_TRUE(node.crew().wait(reply, Deadline::never()));  // and means to come back
+    node.request(task([&] { served.set(); }));
+    EXPECT_TRUE(node.crew().sleep(served, Deadline::never()));
+  }
 }
 
 TEST(Crew, SurvivesATaskThatThrows) {

@@ -119,8 +119,10 @@ class Future {
   }
   // False when the result is not there after `patience`. Gives up waiting, not the call.
   bool wait_for(Duration patience) const {
-    if (state_->settled.happened()) return true;
-    return state_->scheduler->wait(state_->settled, Deadline::after(SteadyClock(), patience));
+    return wait_until(Deadline::after(SteadyClock(), patience));
+  }
+  bool wait_until(Deadline deadline) const {
+    return state_->settled.happened() || state_->scheduler->wait(state_->settled, deadline);
   }
 
   // Calls `next` with the value once it is there, on a thread of the node; what it returns, or

@@ -46,10 +46,8 @@ void backward(NodeCore& core, std::int64_t context, const std::vector<at::Tensor
       const WithoutGil no_gil;
       return core.node().backward(context_of(context), roots, options);
     }();
-    const auto settled = std::make_shared<Event>();
-    pass.on_settled([settled](const auto&) { settled->set(); });
     try {
-      wait_interruptibly(*core.node().scheduler(), *settled, Deadline::never());
+      wait_interruptibly([&](Deadline until) { return pass.wait_until(until); }, Deadline::never());
     } catch (const PythonErrorSet&) {
       const WithoutGil no_gil;
       pass.cancel();

@@ -241,6 +241,10 @@ c10::IValue PendingCall::read_for_script() {
 }
 
 bool wait_interruptibly(Scheduler& scheduler, Event& event, Deadline deadline) {
+  return wait_interruptibly([&](Deadline until) { return scheduler.wait(event, until); }, deadline);
+}
+
+bool wait_interruptibly(const std::function<bool(Deadline)>& wait, Deadline deadline) {
   constexpr Duration kBetweenLooks = std::chrono::milliseconds(50);
   const bool sees_signals = PyThread_get_thread_ident() == imports().main_thread;
   for (;;) {
@@ -249,7 +253,7 @@ bool wait_interruptibly(Scheduler& scheduler, Event& event, Deadline deadline) {
     bool happened = false;
     {
       const WithoutGil no_gil;
-      happened = scheduler.wait(event, next);
+      happened = wait(next);
     }
     if (happened) return true;
     if (sees_signals) pass_on_log();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -107,6 +108,7 @@ void close_all_nodes();
 
 // Waits with the interpreter lock let go, and looks after signals where that is this thread's job.
 bool wait_interruptibly(Scheduler& scheduler, Event& event, Deadline deadline);
+bool wait_interruptibly(const std::function<bool(Deadline)>& wait, Deadline deadline);
 
 // Sets the Python error for what is being handled; for the boundary to Python.
 void set_python_error(const NodeCore* core);

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/distributed/autograd/context/context.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "hawser/base/error.h"
@@ -16,9 +17,7 @@ namespace {
 
 using torch::autograd::AccumulateGrad;
 using torch::autograd::GraphTask;
-using torch::autograd::InputBuffer;
 using torch::autograd::Node;
-using torch::autograd::NodeTask;
 using torch::autograd::variable_list;
 using torch::distributed::autograd::DistAutogradContext;
 using torch::distributed::autograd::ThreadLocalDistAutogradContext;
@@ -38,6 +37,13 @@ class WarningText final : public c10::WarningHandler {
   }
   std::string text;
 };
+
+// The engine has threads of its own for functions on accelerators.
+TaskRunner::Devices devices_of(const std::unordered_set<Node*>& functions) {
+  const auto on_cpu = [](Node* function) { return function->device().is_cpu(); };
+  return std::all_of(functions.begin(), functions.end(), on_cpu) ? TaskRunner::Devices::Cpu
+                                                                 : TaskRunner::Devices::Others;
+}
 
 std::string warnings_of(GraphTask& task) {
   WarningText collected;
@@ -60,22 +66,6 @@ class LocalPass::Collector final : public GraphTask::ExecInfo::Capture::GradCapt
  private:
   LocalPass& pass_;  // owns the graph task, which owns this
   AccumulateGrad& leaf_;
-};
-
-// Runs on the pass's thread after whatever runs there now.
-class LocalPass::Fence final : public Node {
- public:
-  Fence(std::shared_ptr<LocalPass> pass, std::string why)
-      : Node(/*sequence_nr=*/0), pass_(std::move(pass)), why_(std::move(why)) {}
-  variable_list apply(variable_list&&) override {
-    const auto pass = std::move(pass_);
-    pass->ended(std::make_exception_ptr(std::runtime_error(why_)));
-    return {};
-  }
-
- private:
-  std::shared_ptr<LocalPass> pass_;
-  const std::string why_;
 };
 
 LocalPass::LocalPass(PassId pass, ContextId context, std::weak_ptr<Events> events)
@@ -139,14 +129,14 @@ std::vector<MessageId> LocalPass::walk(Node* start) {
 // ------------------------------------------------------------------------------- running
 
 void LocalPass::start(bool from_roots, bool retain_graph,
-                      std::unordered_map<MessageId, c10::intrusive_ptr<SendFunction>> awaited,
-                      std::shared_ptr<torch::autograd::ReadyQueue> queue) {
+                      std::unordered_map<MessageId, c10::intrusive_ptr<SendFunction>> awaited) {
   awaited_ = std::move(awaited);
   c10::SmallVector<Node*, 4> roots;
   if (from_roots) roots.push_back(root_.get());
   for (const auto& [message, function] : awaited_) roots.push_back(function.get());
   task_ = std::make_shared<GraphTask>(retain_graph, /*grad_mode=*/false, /*reentrant_depth=*/0,
-                                      queue, std::move(roots), /*exit_on_error=*/true);
+                                      /*cpu_ready_queue=*/nullptr, std::move(roots),
+                                      /*exit_on_error=*/true);
   task_->owner_ = torch::autograd::CPU_DEVICE;
   if (thread_state_) {
     task_->thread_locals_ = *thread_state_;
@@ -165,14 +155,19 @@ void LocalPass::start(bool from_roots, bool retain_graph,
     capture.DO_NOT_USE_DEPRECATED_register_capture_hook(
         std::make_unique<Collector>(*this, *leaves_[i]));
   }
-  task_->outstanding_tasks_ = awaited_.size();
+  task_->outstanding_tasks_ = awaited_.size() + (from_roots ? 1 : 0);
   passes_by_task().lock()->emplace(task_->id_, weak_from_this());
   *state_.lock() = State::Running;
   task_->future_result_->addCallback([self = weak_from_this()](c10::ivalue::Future& future) {
     const auto pass = self.lock();
-    if (pass && !pass->fence_) pass->ended(future.hasError() ? future.exception_ptr() : nullptr);
+    if (pass && !pass->aborted_) pass->ended(future.hasError() ? future.exception_ptr() : nullptr);
   });
-  if (from_roots) queue->push(NodeTask(task_, root_, InputBuffer(0)));
+  runner_ = std::make_shared<TaskRunner>(task_, devices_of(task_->nodes_in_graph_),
+                                         [events = events_](UniqueFunction<void()> work) {
+                                           if (const auto lender = events.lock())
+                                             lender->lend_thread(std::move(work));
+                                         });
+  if (from_roots) runner_->add({root_, {}});
 }
 
 void LocalPass::deliver(MessageId send, Tensors gradients) {
@@ -182,22 +177,18 @@ void LocalPass::deliver(MessageId send, Tensors gradients) {
     return abort("a message of the pass has " + std::to_string(gradients.size()) +
                  " gradients for " + std::to_string(found->second->num_outputs()) + " tensors");
   }
-  task_->cpu_ready_queue_->push(NodeTask(task_, found->second, InputBuffer(std::move(gradients))),
-                                /*incrementOutstandingTasks=*/false);
+  runner_->add({found->second, std::move(gradients)});
 }
 
 void LocalPass::abort(const std::string& why) {
-  if (*state_.lock() != State::Running || fence_) return;
+  if (*state_.lock() != State::Running || aborted_) return;
   // libtorch runs no further function of a task that has failed.
   task_->has_error_ = true;
   if (task_->future_completed_.exchange(true)) return;  // the end is being told
-  fence_ = std::make_shared<GraphTask>(false, false, 0, task_->cpu_ready_queue_,
-                                       c10::SmallVector<Node*, 4>{}, true);
-  fence_->owner_ = torch::autograd::CPU_DEVICE;
-  task_->cpu_ready_queue_->push(
-      NodeTask(fence_, c10::make_intrusive<Fence>(shared_from_this(), why), InputBuffer(0)));
-  // Engine threads may wait for this before they go on.
-  task_->future_result_->setError(std::make_exception_ptr(std::runtime_error(why)));
+  aborted_ = true;
+  const auto failure = std::make_exception_ptr(std::runtime_error(why));
+  task_->future_result_->setError(failure);
+  runner_->stop([self = shared_from_this(), failure] { self->ended(failure); });
 }
 
 void LocalPass::ended(std::exception_ptr failure) {

@@ -17,6 +17,7 @@
 #include "hawser/base/guarded.h"
 #include "hawser/engine/functions.h"
 #include "hawser/engine/gradients.h"
+#include "hawser/engine/task_runner.h"
 
 namespace torch::distributed::autograd {
 class DistAutogradContext;
@@ -33,8 +34,8 @@ using autograd::PassId;
 // One node's part of a backward pass: a graph task of libtorch's engine that starts from the roots,
 // if they are here, and from send functions whose gradients come from elsewhere.
 //
-// explore(), start(), deliver() and abort() are called one after the other. What is reported is
-// reported on an engine thread.
+// explore(), start(), deliver() and abort() are called one after the other. Functions run on
+// threads that are lent for it (TaskRunner), and what they report is reported there.
 class LocalPass : public std::enable_shared_from_this<LocalPass> {
  public:
   class Events {
@@ -44,6 +45,8 @@ class LocalPass : public std::enable_shared_from_this<LocalPass> {
     // Exactly once after start(). `warnings` are those of the functions that ran; in anomaly mode
     // they say where in the forward pass the function that failed came from.
     virtual void part_ended(PassId pass, std::exception_ptr failure, std::string warnings) = 0;
+    // Runs it soon, on another thread or after the caller has returned.
+    virtual void lend_thread(UniqueFunction<void()> work) = 0;
   };
 
   LocalPass(PassId pass, ContextId context, std::weak_ptr<Events> events);
@@ -64,8 +67,7 @@ class LocalPass : public std::enable_shared_from_this<LocalPass> {
   // Everything to be run has been explored. Each of `awaited` runs once its gradients are
   // delivered.
   void start(bool from_roots, bool retain_graph,
-             std::unordered_map<MessageId, c10::intrusive_ptr<SendFunction>> awaited,
-             std::shared_ptr<torch::autograd::ReadyQueue> queue);
+             std::unordered_map<MessageId, c10::intrusive_ptr<SendFunction>> awaited);
   void deliver(MessageId send, Tensors gradients);
   // Stops; part_ended() is called when no function runs any more. No effect before start() and
   // after the end.
@@ -81,7 +83,6 @@ class LocalPass : public std::enable_shared_from_this<LocalPass> {
 
  private:
   class Collector;
-  class Fence;
   enum class State { Idle, Running, Ended };
 
   std::vector<MessageId> walk(torch::autograd::Node* start);
@@ -103,7 +104,8 @@ class LocalPass : public std::enable_shared_from_this<LocalPass> {
 
   std::unordered_map<MessageId, c10::intrusive_ptr<SendFunction>> awaited_;
   std::shared_ptr<torch::autograd::GraphTask> task_;
-  std::shared_ptr<torch::autograd::GraphTask> fence_;  // once aborted: it tells the end
+  std::shared_ptr<TaskRunner> runner_;
+  bool aborted_ = false;  // the runner tells the end
   Guarded<State> state_{State::Idle};
 };
 

@@ -52,12 +52,9 @@ void ReadyQueue::push(NodeTask item, bool incrementOutstandingTasks) {
   not_empty_.notify_one();
 }
 
-void ReadyQueue::pushShutdownTask() {
-  {
-    const std::lock_guard lock(mutex_);
-    heap_.push(NodeTask({}, nullptr, InputBuffer(0), /*isShutdownTask=*/true));
-  }
-  not_empty_.notify_one();
+bool ReadyQueue::empty() const {
+  const std::lock_guard lock(mutex_);
+  return heap_.empty();
 }
 
 namespace utils {

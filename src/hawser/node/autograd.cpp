@@ -4,7 +4,6 @@
 #include <ATen/ops/add.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "hawser/engine/wire_form.h"
 #include "hawser/node/function.h"
@@ -15,11 +14,6 @@ namespace {
 using namespace autograd;
 using engine::LocalPass;
 using engine::Tensors;
-
-// Backward functions compute; more of them at once than there are cores does not help.
-std::size_t engine_thread_limit() {
-  return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, 8);
-}
 
 [[noreturn]] void invalid(const std::string& message) { throw Error(ErrorKind::Invalid, message); }
 
@@ -58,12 +52,28 @@ at::Tensor sum(const at::Tensor& a, const at::Tensor& b) {
   return a.is_sparse() && !b.is_sparse() ? at::add(b, a) : at::add(a, b);
 }
 
+// What arrives for a pass is work, which a thread that waits has to hand over (CALL-1), and a hand
+// that polls can do itself.
+class SleepingWaits final : public Scheduler {
+ public:
+  explicit SleepingWaits(std::shared_ptr<Scheduler> scheduler) : scheduler_(std::move(scheduler)) {}
+  void post(UniqueFunction<void()> task) override { scheduler_->post(std::move(task)); }
+  void post_brief(UniqueFunction<void()> task) override { scheduler_->post_brief(std::move(task)); }
+  bool wait(Event& event, Deadline deadline) override { return scheduler_->sleep(event, deadline); }
+  bool sleep(Event& event, Deadline deadline) override {
+    return scheduler_->sleep(event, deadline);
+  }
+
+ private:
+  const std::shared_ptr<Scheduler> scheduler_;
+};
+
 }  // namespace
 
 Autograd::Autograd(Self self, Surroundings surroundings)
     : out_(std::move(surroundings)),
+      waiting_(std::make_shared<SleepingWaits>(out_.scheduler)),
       self_(self.name),
-      threads_(engine_thread_limit()),
       state_(std::in_place, std::move(self)) {}
 
 // ------------------------------------------------------------------------------- events, actions
@@ -237,8 +247,6 @@ void Autograd::perform(Explore&& action) {
 
 void Autograd::perform(StartLocal&& action) {
   const auto pass = find_or_add_pass(action.pass, action.context);
-  auto queue = threads_.next_queue();
-  if (!queue) return;  // closing
   // In SMART mode all of this has been walked already.
   if (action.from_roots) pass->explore_roots();
   const auto functions = find_sends(action.context, action.awaited);
@@ -253,7 +261,7 @@ void Autograd::perform(StartLocal&& action) {
     pass->explore(functions[i]);
     awaited.emplace(action.awaited[i], functions[i]);
   }
-  pass->start(action.from_roots, action.retain_graph, std::move(awaited), std::move(queue));
+  pass->start(action.from_roots, action.retain_graph, std::move(awaited));
 }
 
 void Autograd::perform(Deliver&& action) {
@@ -343,7 +351,7 @@ Future<void> Autograd::backward(ContextId context, const Tensors& roots,
     invalid("the timeout of a backward pass must be positive");
   const Deadline deadline = Deadline::after(out_.clock, options.timeout);
   // The conductor knows the deadline; whoever waits for the future waits for its verdict.
-  auto [promise, future] = Promise<void>::pair(out_.scheduler);
+  auto [promise, future] = Promise<void>::pair(waiting_);
   std::optional<Error> refusal;
   std::optional<PassId> pass;
   const bool open = tell([&](State& state, TimePoint now) {
@@ -459,7 +467,8 @@ void Autograd::serve(std::shared_ptr<agent::IncomingCall> call) {
   if (!open) call->fail(closed_error());
 }
 
-// ------------------------------------------------------------------------------- engine threads
+// ------------------------------------------------------------------------------- backward
+// functions
 
 void Autograd::gradients_leave(PassId pass, MessageId recv, Tensors gradients) {
   tell([&](State& state, TimePoint now) {
@@ -483,6 +492,17 @@ void Autograd::part_ended(PassId pass, std::exception_ptr failure, std::string w
     TORCH_WARN(warnings);
   }
   tell([&](State& state, TimePoint now) { state.conductor.local_ended(pass, result, now); });
+}
+
+void Autograd::lend_thread(UniqueFunction<void()> work) {
+  auto timed = [self = shared_from_this(), work = std::move(work)]() mutable {
+    self->running_.run([&] { work(); });
+  };
+  if (running_.is_brief()) {
+    out_.scheduler->post_brief(std::move(timed));
+  } else {
+    out_.scheduler->post(std::move(timed));
+  }
 }
 
 // ------------------------------------------------------------------------------- the agent
@@ -525,7 +545,7 @@ void Autograd::rejoined(Incarnation incarnation) {
   });
 }
 
-bool Autograd::close(Deadline deadline) {
+void Autograd::close() {
   std::unordered_map<PassId, Promise<void>> begun;
   std::unordered_map<PassId, std::shared_ptr<LocalPass>> passes;
   std::unordered_map<ContextId, Graph> graphs;
@@ -542,7 +562,6 @@ bool Autograd::close(Deadline deadline) {
   }
   for (auto& [pass, promise] : begun) promise.fail(closed_error());
   for (auto& [pass, local] : passes) local->abort("the node is closed");
-  return threads_.stop(deadline);
 }
 
 }  // namespace hawser

@@ -14,10 +14,10 @@
 #include "hawser/base/future.h"
 #include "hawser/base/guarded.h"
 #include "hawser/base/timers.h"
-#include "hawser/engine/engine_threads.h"
 #include "hawser/engine/functions.h"
 #include "hawser/engine/local_pass.h"
 #include "hawser/node/backward.h"
+#include "hawser/node/briefness.h"
 
 namespace hawser {
 
@@ -84,13 +84,14 @@ class Autograd final : public engine::LocalPass::Events,
   void given_up(const std::string& peer);
   void rejoined(Incarnation incarnation);
 
-  // Everything ends: passes fail, contexts go. False when a function was still running.
-  bool close(Deadline deadline);
+  // Everything ends: passes fail, contexts go. A function that runs goes on until it returns.
+  void close();
 
   // engine::LocalPass::Events
   void gradients_leave(autograd::PassId pass, autograd::MessageId recv,
                        engine::Tensors gradients) override;
   void part_ended(autograd::PassId pass, std::exception_ptr failure, std::string warnings) override;
+  void lend_thread(UniqueFunction<void()> work) override;
 
  private:
   // What belongs to a context beside the conductor's knowledge of it.
@@ -147,8 +148,9 @@ class Autograd final : public engine::LocalPass::Events,
   void perform(autograd::DropContext&& action);
 
   const Surroundings out_;
+  const std::shared_ptr<Scheduler> waiting_;  // how the program waits for a pass
   const std::string self_;
-  engine::EngineThreads threads_;
+  Briefness running_;  // backward functions, between two waits for gradients
   Guarded<State> state_;
 };
 

@@ -31,16 +31,7 @@ Error remote_error(std::exception_ptr thrown) {
 
 void Function::run(const CallContext& context) {
   const ServingCall serving(&context);
-  if (!is_to_be_timed()) return invoke(context);
-  const TimePoint started = std::chrono::steady_clock::now();
-  invoke(context);
-  learn(std::chrono::steady_clock::now() - started);
-}
-
-bool Function::is_to_be_timed() {
-  const unsigned run = runs_.load(std::memory_order_relaxed);
-  runs_.store(run + 1, std::memory_order_relaxed);
-  return !is_brief() || run % kRunsPerTiming == 0;
+  briefness_.run([&] { invoke(context); });
 }
 
 void Function::invoke(const CallContext& context) {
@@ -51,12 +42,6 @@ void Function::invoke(const CallContext& context) {
   } catch (...) {
     context.fail(remote_error(std::current_exception()));
   }
-}
-
-void Function::learn(Duration took) {
-  const int before = slowness_.load(std::memory_order_relaxed);
-  const int after = took > kBrief ? std::min(before + kSlowRun, kSlowest) : std::max(before - 1, 0);
-  if (after != before) slowness_.store(after, std::memory_order_relaxed);
 }
 
 }  // namespace hawser

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "hawser/base/future.h"
+#include "hawser/node/briefness.h"
 #include "hawser/node/call_context.h"
 #include "hawser/node/kept_value.h"
 #include "hawser/tensor/convert.h"
@@ -36,26 +37,15 @@ class Function {
   void run(const CallContext& context);
 
   // It has returned within microseconds every time lately.
-  bool is_brief() const { return slowness_.load(std::memory_order_relaxed) <= kStillBrief; }
+  bool is_brief() const { return briefness_.is_brief(); }
 
  private:
-  // A slow run adds kSlowRun, a quick one takes one away. One slow run in many is a thread that
-  // lost its core for a moment; two close together are a slow function.
-  static constexpr Duration kBrief = std::chrono::microseconds(50);
-  static constexpr int kSlowRun = 8;
-  static constexpr int kStillBrief = 8;
-  static constexpr int kSlowest = 24;
-  // Looking at the clock costs as much as a brief function: every so many runs of one are timed.
-  static constexpr unsigned kRunsPerTiming = 8;
-  bool is_to_be_timed();
   void invoke(const CallContext& context);
-  void learn(Duration took);
 
   const std::string name_;
   const std::string signature_;
   const Invoke invoke_;
-  std::atomic<int> slowness_{kStillBrief + 8};  // unknown functions count as slow
-  std::atomic<unsigned> runs_{0};               // roughly: runs at the same time may count as one
+  Briefness briefness_;
 };
 
 namespace detail {

@@ -441,8 +441,8 @@ bool Node::Machinery::close(Duration patience) {
   for (auto& transport : transports_) transport->close();
   if (directory_) directory_->stop(deadline);
   if (references_) references_->close();
-  const bool passes_ended = !autograd_ || autograd_->close(deadline);
-  const bool all_ended = (!crew_ || crew_->stop(deadline)) && passes_ended;
+  if (autograd_) autograd_->close();
+  const bool all_ended = !crew_ || crew_->stop(deadline);
   if (set_) set_->clear();
   control_.stop();
   closed_.store(true, std::memory_order_release);

@@ -68,6 +68,10 @@ class PollSeat {
     return {word_.load(std::memory_order_seq_cst), lends_.load(std::memory_order_seq_cst)};
   }
 
+  // Certain for the one who asks about himself, unless he is Away.
+  bool is_with(Sitter who, State state) const {
+    return (word_.load(std::memory_order_relaxed) & ~kKnocked) == word(who, state);
+  }
   State state() const { return state_of(word_.load(std::memory_order_seq_cst)); }
 
   // Asleep -> Polls.

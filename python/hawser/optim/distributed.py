@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -112,7 +114,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         changes = {name: self._changes(owner) for name, owner in self._owners.items()}
         for name, owner in self._owners.items():
             owner.is_told(changes[name])
-        self._ask("step", {name: (id, change) for name, change in changes.items()})
+        calls = {name: (id, change) for name, change in changes.items()}
+        self._ask("step", calls, here=self._connected().name)
         for name, owner in self._owners.items():
             owner.was_told(changes[name])
 
@@ -235,7 +238,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 if name in before
             }
             _, not_undone = self._call(undo)
-            raise self._error("making the optimizer", failures | not_undone, len(calls))
+            failures = _in_order(calls, failures | not_undone)
+            raise self._error("making the optimizer", failures, len(calls))
         described = {}
         for name, reply in replies.items():
             if name in before:
@@ -245,22 +249,37 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._owners[name] = _Owner(share)
         return described
 
-    def _ask(self, method: str, calls: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
-        """Calls a method of the shares of these owners, all at the same time."""
+    def _ask(
+        self, method: str, calls: dict[str, tuple[Any, ...]], here: str | None = None
+    ) -> dict[str, Any]:
+        """Calls a method of the shares of these owners, all at the same time. The share of `here`, if
+        it is one of them, is used by this thread, with copies of the arguments."""
+        asked = dict(calls)
+        meanwhile = {}
+        if here is not None and here in asked:
+            share, args = self._owners[here].share.local_value(), copy.deepcopy(asked.pop(here))
+            meanwhile[here] = functools.partial(getattr(share, method), *args)
         replies, failures = self._call(
-            {name: (Method(self._owners[name].share, method), args) for name, args in calls.items()}
+            {
+                name: (Method(self._owners[name].share, method), args)
+                for name, args in asked.items()
+            },
+            meanwhile,
         )
         if failures:
-            raise self._error(f"{method} of the optimizer", failures, len(calls))
+            raise self._error(f"{method} of the optimizer", _in_order(calls, failures), len(calls))
         return replies
 
     def _error(self, what: str, failures: dict[str, Exception], asked: int) -> Exception:
         return OwnerErrors.of(what, failures, asked)
 
     def _call(
-        self, calls: dict[str, tuple[Any, tuple[Any, ...]]]
+        self,
+        calls: dict[str, tuple[Any, tuple[Any, ...]]],
+        meanwhile: Mapping[str, Callable[[], Any]] = MappingProxyType({}),
     ) -> tuple[dict[str, Any], dict[str, Exception]]:
-        """Calls a function on each of these nodes, at the same time: results, and failures."""
+        """Calls a function on each of these nodes, at the same time, and does here what is to be done
+        meanwhile: results, and failures."""
         started: dict[str, Future] = {}
         replies: dict[str, Any] = {}
         failures: dict[str, Exception] = {}
@@ -270,12 +289,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
                     started[name] = self._start(name, function, args)
                 except Exception as error:  # a node that is known to be lost, for instance
                     failures[name] = error
+            for name, work in meanwhile.items():
+                try:
+                    replies[name] = work()
+                except Exception as error:
+                    failures[name] = error
         for name, future in started.items():
             try:
                 replies[name] = future.wait()
             except Exception as error:
                 failures[name] = error
-        return replies, {name: failures[name] for name in calls if name in failures}
+        return replies, failures
 
     def _start(self, name: str, function: Any, args: tuple[Any, ...]) -> Future:
         return self._connected().start(name, function, args, None, _limited(None))
@@ -298,7 +322,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             {
                 name: value
                 for name, value in _options(self.param_groups[number]).items()
-                if name not in told or not _same(value, told[name])
+                if name not in told or not (value is told[name] or _same(value, told[name]))
             }
             for number, told in zip(owner.groups, owner.told, strict=True)
         ]
@@ -364,6 +388,10 @@ def _part(owner: _Owner, whole: dict[str, Any], options: Sequence[Options]) -> d
             if saved[place] in whole["state"]:
                 part["state"][index] = whole["state"][saved[place]]
     return part
+
+
+def _in_order(calls: Iterable[str], failures: dict[str, Exception]) -> dict[str, Exception]:
+    return {name: failures[name] for name in calls if name in failures}
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -254,6 +254,7 @@ void Crew::lead(Hand& hand, bool just_served) {
       continue;
     }
     if (set_->next(arrival)) {
+      served = served || arrival.frame.kind == wire::Kind::Call;
       if (take_in(arrival, task)) {
         served = true;
         if (!step_away()) {

@@ -133,6 +133,23 @@ def _substitute():
     torch._conformance_impl = impl
 
 
+def _initialize_together():
+    """Has no rank return from init_process_group before all are at its end.
+
+    The master of DdpUnderDistAutogradTest calls the trainers as soon as it has returned from there; a
+    trainer that has not yet is without a default group. torch's own RPC is mostly too slow for that.
+    """
+    import torch.distributed as dist
+
+    init = dist.init_process_group
+
+    def together(*args, **kwargs):
+        init(*args, **kwargs)
+        dist.barrier()
+
+    dist.init_process_group = together
+
+
 def _case_class(suite):
     """The runnable class of a suite: upstream's tests + upstream's fixture + process start."""
     import ctypes
@@ -151,6 +168,9 @@ def _case_class(suite):
             TensorPipeRpcAgentTestFixture as Fixture,
         )
     from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+    if suite == "DdpUnderDistAutogradTest":
+        _initialize_together()
 
     class ForkedRank(multiprocessing.get_context("fork").Process):
         def _bootstrap(self, *args, **kwargs):

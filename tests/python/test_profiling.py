@@ -333,3 +333,144 @@ def test_memory_is_recorded_on_request(world: hawser.Node) -> None:
         world.run("peer", compute, torch.ones(1000))
     there = [e for e in recorded.events if e.kind == Kind.MEMORY and e.process.name == "peer"]
     assert sum(event.bytes for event in there if event.bytes > 0) >= 4000
+
+
+# --- backward passes ---
+
+weight = torch.full((3,), 2.0, requires_grad=True)
+
+
+def times_weight(x: torch.Tensor) -> torch.Tensor:
+    return x * weight
+
+
+def relay_times_weight(to: str, x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = hawser.default_node().run(to, times_weight, x * 2) + x
+    return result
+
+
+def train_once(node: hawser.Node, passes: int = 1) -> None:
+    """The caller has a leaf, "peer" computes, and "other" has another leaf."""
+    x = torch.ones(3, requires_grad=True)
+    with hawser.autograd.context() as context:
+        loss = node.run("peer", relay_times_weight, "other", x).sum()
+        for number in range(passes):
+            context.backward([loss], retain_graph=number + 1 < passes)
+
+
+@pytest.fixture(scope="module")
+def training(world: hawser.Node) -> profiler.profile:
+    with profiler.profile() as recorded:
+        train_once(world)
+    return recorded
+
+
+def test_timeline_has_the_parts_of_a_backward_pass(
+    world: hawser.Node, training: profiler.profile
+) -> None:
+    parts = {event.process.name: event for event in training.events if event.kind == Kind.PART}
+    assert parts.keys() == {world.name, "peer", "other"}
+    assert len({part.in_pass for part in parts.values()}) == 1
+    whole = parts[world.name]
+    for part in parts.values():
+        assert whole.start_ns <= part.start_ns <= part.begun_ns <= part.done_ns <= part.end_ns
+        assert part.end_ns <= whole.end_ns
+    where = {(event.process.name, event.name) for event in training.events}
+    assert ("peer", "MulBackward0") in where and ("other", "MulBackward0") in where
+
+
+def test_timeline_has_both_sides_of_gradients(
+    world: hawser.Node, training: profiler.profile
+) -> None:
+    calls = {event.call: event for event in training.events if event.kind == Kind.CALL}
+    gradients = [e for e in training.events if e.kind == Kind.SERVICE and e.in_pass]
+    sent = {(calls[each.call].process.name, each.process.name) for each in gradients}
+    assert sent == {
+        (world.name, "peer"),
+        ("peer", "other"),
+        ("other", "peer"),
+        ("peer", world.name),
+    }
+    for each in gradients:
+        call = calls[each.call]
+        assert call.name == f"backward#gradients({call.process.name} -> {each.process.name})"
+        assert call.begun_ns <= each.start_ns <= each.begun_ns <= each.end_ns <= call.end_ns
+    assert "gradients" in training.summary()
+
+
+def test_arrows_lead_from_forward_to_backward(
+    world: hawser.Node, training: profiler.profile
+) -> None:
+    trace = training.as_chrome_trace()["traceEvents"]
+    arrows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for event in trace:
+        if event["ph"] in "stf" and event["name"].startswith("gradient of"):
+            arrows.setdefault((event["name"], event["id"]), []).append(event)
+    services = [event for event in training.events if event.kind == Kind.SERVICE]
+    messages = {m for each in services if not each.in_pass for m in (each.received, each.sent)}
+    assert len(messages) == 4
+    assert {int(number, 16) for _, number in arrows} == messages
+    assert len(arrows) == 2 * 4, "from the sender, and from the receiver, of each message"
+    for ends in arrows.values():
+        assert [end["ph"] for end in ends] == ["s", "f"]
+        assert ends[0]["pid"] == ends[1]["pid"] and ends[0]["ts"] < ends[1]["ts"]
+        kinds = []
+        for end in ends:
+            touched = [
+                event
+                for event in trace
+                if event["ph"] == "X"
+                and (event["pid"], event["tid"]) == (end["pid"], end["tid"])
+                and event["ts"] - 1e-3 <= end["ts"] <= event["ts"] + event["dur"]
+            ]
+            kinds.append({"pass" in event["args"] for event in touched if "bytes" in event["args"]})
+        assert kinds == [{False}, {True}]
+
+
+def test_a_second_pass_continues_the_arrows(world: hawser.Node) -> None:
+    with profiler.profile() as recorded:
+        train_once(world, passes=2)
+    arrows: dict[tuple[str, str], str] = {}
+    for event in recorded.as_chrome_trace()["traceEvents"]:
+        if event["ph"] in "stf" and event["name"].startswith("gradient of"):
+            arrows[event["name"], event["id"]] = (
+                arrows.get((event["name"], event["id"]), "") + event["ph"]
+            )
+    assert set(arrows.values()) == {"stf"}
+    assert len({e.in_pass for e in recorded.events if e.kind == Kind.PART}) == 2
+
+
+def test_a_pass_of_another_is_not_in_the_timeline(world: hawser.Node) -> None:
+    ended = threading.Event()
+
+    def train_too() -> None:
+        while not ended.is_set():
+            train_once(world)
+
+    unwatched = threading.Thread(target=train_too)
+    unwatched.start()
+    try:
+        for _ in range(5):
+            with profiler.profile() as recorded:
+                train_once(world)
+            parts = [event for event in recorded.events if event.kind == Kind.PART]
+            assert len(parts) == 3
+            assert len({part.in_pass for part in parts}) == 1
+            assert names(recorded.events).count("MulBackward0") == 2
+    finally:
+        ended.set()
+        unwatched.join()
+
+
+def test_torch_profilers_show_backward_of_other_nodes(world: hawser.Node) -> None:
+    to_peer = f"backward#gradients({world.name} -> peer)"
+    with torch.profiler.profile() as kineto:
+        train_once(world)
+    keys = {event.key for event in kineto.key_averages()}
+    assert f"{to_peer}#remote_op: MulBackward0" in keys
+    with legacy_profile() as legacy:
+        train_once(world)
+    remote = [event for event in legacy.function_events if event.is_remote]
+    deep = f"{to_peer}#remote_op: backward#gradients(peer -> other)#remote_op: MulBackward0"
+    assert deep in names(remote)
+    assert "torch::distributed::autograd::backward" in names(legacy.function_events)

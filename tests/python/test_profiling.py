@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from hawser.profiler import Kind
 from torch.autograd.profiler_legacy import profile as legacy_profile
 
 import hawser
-from hawser import profiler, traces
+from hawser import profiler, timelines, traces
 
 
 @pytest.fixture(scope="module")
@@ -474,3 +475,83 @@ def test_torch_profilers_show_backward_of_other_nodes(world: hawser.Node) -> Non
     deep = f"{to_peer}#remote_op: backward#gradients(peer -> other)#remote_op: MulBackward0"
     assert deep in names(remote)
     assert "torch::distributed::autograd::backward" in names(legacy.function_events)
+
+
+# --- timelines as a whole ---
+
+_TEXT = re.compile(r'<text x="([0-9.]+)" y="([0-9.]+)" text-anchor="(\w+)"[^>]*>([^<]*)</text>')
+
+
+def test_the_picture_of_a_timeline_can_be_read(
+    world: hawser.Node, training: profiler.profile, tmp_path: Path
+) -> None:
+    path = tmp_path / "step.json"
+    training.export_chrome_trace(path)
+    command = "from hawser.cli import main; raise SystemExit(main())"
+    svg = subprocess.run(
+        [sys.executable, "-c", command, "trace", "timeline", path],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert svg.startswith("<svg") and svg.endswith("</svg>\n")
+    for name in (world.name, "peer", "other", "backward", "serving", "calls"):
+        assert f">{name}</text>" in svg
+    assert svg.count("url(#gradient)") == 2 * 4
+    assert svg.count("url(#request)") == 2 + 4
+    boxes = []
+    for x, y, anchor, text in _TEXT.findall(svg):
+        width = 6 * len(text)  # as the letters of the picture are counted
+        left = float(x) - {"start": 0, "middle": width / 2, "end": width}[anchor]
+        boxes.append((left, float(y) - 10, left + width, float(y), text))
+    assert len(boxes) > 20
+    for i, a in enumerate(boxes):
+        for b in boxes[:i]:
+            apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+            assert apart, f"{a[4]!r} and {b[4]!r} overlap"
+
+
+def test_a_stretch_of_a_timeline(training: profiler.profile) -> None:
+    trace = training.as_chrome_trace()
+    part = next(e for e in trace["traceEvents"] if e.get("cat") == "part")
+    end = part["ts"] + part["dur"]
+    svg = timelines.picture(trace, part["ts"], end)
+    assert f"{part['dur'] / 1000:.2f} ms" in svg
+    assert "\u2192 peer" in svg and "relay" not in svg, "the forward pass was before"
+    with pytest.raises(ValueError, match="no time between"):
+        timelines.picture(trace, end, end)
+
+
+def test_timelines_of_two_threads_in_one(world: hawser.Node) -> None:
+    recorded = [profiler.profile(), profiler.profile()]
+
+    def work(timeline: profiler.profile) -> None:
+        with timeline:
+            train_once(world)
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in recorded]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    apart = [each.as_chrome_trace() for each in recorded]
+    merged = timelines.merge(apart)
+    assert [p["name"] for p in merged["hawser"]["processes"]] == [world.name, "peer", "other"]
+    both = [event for each in apart for event in each["traceEvents"] if event["ph"] != "M"]
+    events = [event for event in merged["traceEvents"] if event["ph"] != "M"]
+    assert len(events) == len(both)
+    base = merged["baseTimeNanoseconds"]
+    for each in apart:  # nothing has moved in time
+        first = min(e["ts"] for e in each["traceEvents"] if e["ph"] == "X")
+        at = first + (each["baseTimeNanoseconds"] - base) / 1000
+        assert any(e["ts"] == pytest.approx(at, abs=1e-2) for e in events if e["ph"] == "X")
+    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "X" and event["cat"] in ("call", "service", "part"):
+            span = (event["ts"], event["ts"] + event["dur"])
+            tracks.setdefault((event["pid"], event["tid"]), []).append(span)
+    for spans in tracks.values():
+        spans.sort()
+        assert all(a[1] <= b[0] + 1e-3 for a, b in zip(spans, spans[1:], strict=False))
+    assert len(traces.lives(merged)) == sum(len(traces.lives(each)) for each in apart)
+    assert timelines.picture(merged).startswith("<svg")

@@ -74,3 +74,7 @@ def _trace(options: argparse.Namespace) -> int:
     else:
         print(made, end="")
     return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

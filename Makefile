@@ -27,7 +27,7 @@ help: ## this text
 .PHONY: demo
 demo: bootstrap ## trains a model that is split over three processes
 	$(call build,dev,hawser_native)
-	PYTHONPATH=build/dev/python .venv/bin/python examples/python/train.py $(ARGS)
+	PYTHONPATH=build/dev/python .venv/bin/python examples/python/train.py --trace build/demo.json $(ARGS)
 
 .PHONY: demo-calls
 demo-calls: bootstrap ## three processes call each other over shm and tcp, and one is killed

@@ -1,6 +1,6 @@
 """Trains one model that is split over three processes. `make demo` runs it.
 
-    python train.py [--steps 400] [--batch 256]
+    python train.py [--steps 400] [--batch 256] [--trace steps.json]
 
 The server has a table of word vectors. Two trainers learn to classify texts, each by a question of
 its own ("topic", "mood"), with a head of its own on top of the table that they share:
@@ -10,13 +10,20 @@ its own ("topic", "mood"), with a head of its own on top of the table that they 
 
 Every step is a forward call, a backward pass that comes by the server, and one step of an optimizer
 whose parameters are on the server and on the trainer. Texts and right answers are made up.
+
+--trace writes a timeline of two steps of both trainers, with what the server did for them: open it in
+https://ui.perfetto.dev, or let `hawser trace timeline` draw it.
 """
 
 import argparse
+import contextlib
+import json
 import multiprocessing
 import os
+import pathlib
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -30,10 +37,12 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import hawser
+from hawser import profiler, timelines
 
 WORDS, WIDTH, WORDS_IN_TEXT, ANSWERS = 2000, 32, 12, 4
 TRAINERS = ("topic", "mood")
 WORLD = ("server", *TRAINERS)
+TRACED_STEPS = 2
 
 
 # --- what processes tell the one that shows it ---
@@ -58,6 +67,7 @@ class Report:
     megabytes: float = 0.0
     pid: int = field(default_factory=os.getpid)
     ran: Counter[str] = field(default_factory=Counter)
+    timeline: dict[str, Any] | None = None
 
 
 def count_what_runs(report: Report, module: nn.Module, forward: str) -> None:
@@ -79,10 +89,16 @@ def size(module: nn.Module) -> str:
 # --- the server ---
 
 table: nn.EmbeddingBag
+both_are_here = threading.Barrier(len(TRAINERS))
 
 
 def shared_table() -> hawser.RRef[nn.Module]:
     return hawser.RRef(table)
+
+
+def meet() -> None:
+    """Returns to both trainers at once, so that their timelines are of the same time."""
+    both_are_here.wait()
 
 
 def serve(meeting: str, to_parent: Connection) -> None:
@@ -114,7 +130,9 @@ class Texts:
         return words, (self._meaning[words].sum(1) @ self._asked).argmax(1)
 
 
-def train(name: str, meeting: str, steps: int, batch: int, to_parent: Connection) -> None:
+def train(
+    name: str, meeting: str, steps: int, batch: int, is_traced: bool, to_parent: Connection
+) -> None:
     rank = WORLD.index(name)
     texts = Texts(question=rank - 1)
     head = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, ANSWERS))
@@ -131,7 +149,12 @@ def train(name: str, meeting: str, steps: int, batch: int, to_parent: Connection
         optimizer = DistributedOptimizer(torch.optim.Adagrad, parameters, lr=0.2)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=0.02)
         right = 1 / ANSWERS
+        recorded, recording = profiler.profile(), contextlib.ExitStack()
+        first_traced = max(1, steps // 2) if is_traced else 0
         for step in range(1, steps + 1):
+            if step == first_traced:
+                node.run("server", meet)
+                recording.enter_context(recorded)
             words, answers = texts.some(batch)
             with hawser.autograd.context() as context:
                 scores = head(words_to_vector(words))
@@ -139,6 +162,8 @@ def train(name: str, meeting: str, steps: int, batch: int, to_parent: Connection
                 context.backward([loss])
                 optimizer.step(context)
             schedule.step()
+            if step == first_traced + TRACED_STEPS - 1 or step == steps:
+                recording.close()
             right += 0.1 * ((scores.argmax(1) == answers).float().mean().item() - right)
             if step % 5 == 0 or step in (1, steps):
                 rate = schedule.get_last_lr()[0]
@@ -147,16 +172,20 @@ def train(name: str, meeting: str, steps: int, batch: int, to_parent: Connection
             if peer["name"] == "server":
                 report.transport = peer["transport"]
                 report.megabytes = (peer["bytes_sent"] + peer["bytes_received"]) / 1e6
+    if is_traced:
+        report.timeline = recorded.as_chrome_trace()
     to_parent.send(report)
 
 
-def run(name: str, meeting: str, steps: int, batch: int, to_parent: Connection) -> None:
+def run(
+    name: str, meeting: str, steps: int, batch: int, is_traced: bool, to_parent: Connection
+) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(WORLD.index(name))
     if name == "server":
         serve(meeting, to_parent)
     else:
-        train(name, meeting, steps, batch, to_parent)
+        train(name, meeting, steps, batch, is_traced, to_parent)
 
 
 # --- what is shown ---
@@ -242,6 +271,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--trace", help="where to write a timeline of some steps", metavar="FILE")
     options = parser.parse_args()
     print("One model in three processes: a table of words on the server, a head on each trainer.")
     began = time.monotonic()
@@ -252,7 +282,9 @@ def main() -> None:
         processes, from_children = [], []
         for name in WORLD:
             mine, theirs = context.Pipe(duplex=False)
-            arguments = (name, f"file://{folder}/store", options.steps, options.batch, theirs)
+            meeting = f"file://{folder}/store"
+            is_traced = options.trace is not None
+            arguments = (name, meeting, options.steps, options.batch, is_traced, theirs)
             processes.append(context.Process(target=run, args=arguments))
             processes[-1].start()
             theirs.close()
@@ -268,6 +300,11 @@ def main() -> None:
     for name, losses in screen.losses.items():
         print(f"\n  loss of {name:6} {losses[0]:.3f} {curve(losses)} {losses[-1]:.3f}", end="")
     print()
+    if options.trace:
+        reports.sort(key=lambda report: WORLD.index(report.name))
+        recorded = [report.timeline for report in reports if report.timeline]
+        pathlib.Path(options.trace).write_text(json.dumps(timelines.merge(recorded)))
+        print(f"\n  A timeline of {TRACED_STEPS} steps is in {options.trace}")
     if any(losses[-1] >= losses[0] for losses in screen.losses.values()):
         raise SystemExit("the loss has not fallen")
 

@@ -18,7 +18,7 @@ import json
 import os
 import pathlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hawser import _native, traces
 from hawser.errors import Invalid
@@ -34,6 +34,7 @@ class Kind(enum.IntEnum):
     MEMORY = 1
     CALL = 2
     SERVICE = 3
+    PART = 4
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,15 @@ class Event:
     CALL: made at `start_ns`, written at `begun_ns`, answered at `end_ns`.
     SERVICE: received at `start_ns`, begun at `begun_ns`, returned at `done_ns`, answered at `end_ns`.
     The two sides of a call have the same `call`.
+
+    PART: what a process did in a backward pass. It was begun, or heard of, at `start_ns`; what to wait
+    for was known at `begun_ns`; all functions had run at `done_ns`; and at `end_ns` the process that
+    had begun the pass knew that all had. The pass has a number, `in_pass`, which calls and services by
+    which gradients are sent have as well.
+
+    Tensors that a call sends in a context of autograd have a number, and so have those that its answer
+    brings: `received` and `sent` of its SERVICE. `sent` of the SERVICE of gradients is the number of the
+    tensors that they are the gradients of.
     """
 
     kind: Kind
@@ -66,6 +76,9 @@ class Event:
     done_ns: int = 0
     bytes: int = 0
     shapes: list[list[int]] = field(default_factory=list)
+    received: int = 0
+    sent: int = 0
+    in_pass: int = 0
 
 
 def _split(shapes: list[int]) -> list[list[int]]:
@@ -126,6 +139,9 @@ class profile:
         done_ns: int,
         size: int,
         shapes: list[int],
+        received: int,
+        sent: int,
+        in_pass: int,
     ) -> Event:
         return Event(
             kind=Kind(kind),
@@ -139,6 +155,9 @@ class profile:
             done_ns=done_ns,
             bytes=size,
             shapes=_split(shapes),
+            received=received,
+            sent=sent,
+            in_pass=in_pass,
         )
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
@@ -175,6 +194,20 @@ class _Lanes:
         return iter(range(self._first, self._first + len(self._free_from)))
 
 
+class _Touch(NamedTuple):
+    """Where something about a message of autograd is drawn. The forward pass comes first."""
+
+    is_backward: bool
+    ns: int
+    process: int
+    track: int
+
+
+def _inside(event: Event, ns: int) -> int:
+    """A moment at which the event has not ended: an arrow at its very end would touch nothing."""
+    return max(event.start_ns, min(ns, event.end_ns - 1))
+
+
 class _Drawing:
     """Turns what was recorded into the trace format of Chrome."""
 
@@ -183,11 +216,13 @@ class _Drawing:
         self._number = {process: i + 1 for i, process in enumerate(profile.processes)}
         self._calls = {process: _Lanes(_FIRST_LANE) for process in profile.processes}
         self._services = {process: _Lanes(2 * _FIRST_LANE) for process in profile.processes}
+        self._parts = {process: _Lanes(3 * _FIRST_LANE) for process in profile.processes}
         self._threads: set[tuple[int, int]] = set()
         self._out: list[dict[str, Any]] = []
         self._base = min((event.start_ns for event in profile.events), default=0)
         self._served = {e.call: e for e in profile.events if e.kind == Kind.SERVICE}
         self._memory: dict[int, int] = {}
+        self._touched: dict[tuple[str, int], list[_Touch]] = {}
 
     def drawn(self) -> dict[str, Any]:
         draw = {
@@ -195,9 +230,11 @@ class _Drawing:
             Kind.MEMORY: self._allocation,
             Kind.CALL: self._call,
             Kind.SERVICE: self._service,
+            Kind.PART: self._part,
         }
         for event in self._profile.events:
             draw[event.kind](event)
+        self._link_backward()
         return {
             "displayTimeUnit": "ns",
             "baseTimeNanoseconds": self._base,
@@ -261,18 +298,31 @@ class _Drawing:
         lane = self._calls[event.process].place(event.start_ns, event.end_ns)
         named = traces.parse_call_name(event.name)
         args = {"call": event.call, "bytes": event.bytes, **named}
+        service = self._served.get(event.call)
+        if service is not None and service.in_pass:
+            args["pass"] = hex(service.in_pass)
         self._slice(process, lane, event.name, "call", event.start_ns, event.end_ns, **args)
         self._slice(
             process, lane, "write request", "phase", event.start_ns, event.begun_ns, call=event.call
         )
-        if event.call in self._served:
-            self._flow("request", "s", event.call, process, lane, event.begun_ns)
-            self._flow("answer", "f", event.call, process, lane, event.end_ns)
+        if service is None:
+            return
+        self._flow("request", "s", event.call, process, lane, event.begun_ns)
+        self._flow("answer", "f", event.call, process, lane, _inside(event, event.end_ns))
+        # What was received here was sent there.
+        if service.in_pass:
+            self._touch("received", service.sent, True, process, lane, event.start_ns)
+        else:
+            self._touch("sent", service.received, False, process, lane, event.begun_ns)
+            ended = _inside(event, event.end_ns)
+            self._touch("received", service.sent, False, process, lane, ended)
 
     def _service(self, event: Event) -> None:
         process = self._number[event.process]
         lane = self._services[event.process].place(event.start_ns, event.end_ns)
-        args = {"call": event.call, "bytes": event.bytes}
+        args: dict[str, Any] = {"call": event.call, "bytes": event.bytes}
+        if event.in_pass:
+            args["pass"] = hex(event.in_pass)
         self._slice(process, lane, event.name, "service", event.start_ns, event.end_ns, **args)
         for name, start, end in (
             ("queued", event.start_ns, event.begun_ns),
@@ -281,14 +331,56 @@ class _Drawing:
         ):
             self._slice(process, lane, name, "phase", start, end, call=event.call)
         self._flow("request", "f", event.call, process, lane, event.start_ns)
-        self._flow("answer", "s", event.call, process, lane, event.end_ns)
+        self._flow("answer", "s", event.call, process, lane, _inside(event, event.end_ns))
+        if event.in_pass:
+            self._touch("sent", event.sent, True, process, lane, event.start_ns)
+        else:
+            self._touch("received", event.received, False, process, lane, event.begun_ns)
+            self._touch("sent", event.sent, False, process, lane, _inside(event, event.done_ns))
 
-    def _flow(self, name: str, phase: str, call: int, process: int, track: int, ns: int) -> None:
+    def _part(self, event: Event) -> None:
+        process = self._number[event.process]
+        lane = self._parts[event.process].place(event.start_ns, event.end_ns)
+        number = hex(event.in_pass)
+        args = {"pass": number}
+        self._slice(process, lane, event.name, "part", event.start_ns, event.end_ns, **args)
+        begun = event.begun_ns or event.end_ns
+        done = event.done_ns or event.end_ns
+        for name, start, end in (
+            ("discover", event.start_ns, begun),
+            ("run", begun, done),
+            ("commit", done, event.end_ns),
+        ):
+            if end > start:
+                self._slice(process, lane, name, "part phase", start, end, **args)
+
+    def _touch(
+        self, how: str, message: int, is_backward: bool, process: int, track: int, ns: int
+    ) -> None:
+        if message:
+            touched = self._touched.setdefault((how, message), [])
+            touched.append(_Touch(is_backward, ns, process, track))
+
+    def _link_backward(self) -> None:
+        """Arrows from where tensors were sent, and received, to where their gradients were there.
+
+        Their id is the number of the tensors' message. Later passes over the same tensors continue them.
+        """
+        for (how, message), touched in self._touched.items():
+            touched.sort()
+            if touched[0].is_backward or not touched[-1].is_backward:
+                continue  # no gradient of it has been recorded, or nothing but that
+            for place, touch in enumerate(touched):
+                phase = "s" if place == 0 else "f" if place == len(touched) - 1 else "t"
+                name = f"gradient of {how}"
+                self._flow(name, phase, message, touch.process, touch.track, touch.ns)
+
+    def _flow(self, name: str, phase: str, number: int, process: int, track: int, ns: int) -> None:
         arrow = {
             "ph": phase,
             "name": name,
             "cat": "flow",
-            "id": call,
+            "id": hex(number),  # as text: JavaScript has no integers of 64 bits
             "pid": process,
             "tid": track,
             "ts": self._us(ns),
@@ -312,6 +404,8 @@ class _Drawing:
                 title("thread_name", number, lane, name="calls")
             for lane in self._services[process]:
                 title("thread_name", number, lane, name="serving")
+            for lane in self._parts[process]:
+                title("thread_name", number, lane, name="backward")
         for number, thread in sorted(self._threads):
             title("thread_name", number, thread, name=f"thread {thread}")
         return titles

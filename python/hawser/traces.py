@@ -157,10 +157,10 @@ def summary(trace: dict[str, Any]) -> str:
 def _notes(trace: dict[str, Any]) -> list[str]:
     about = trace["hawser"]
     notes = ["", "Times are means in us, with their share of the call's time; both directions."]
-    for process in about["processes"][1:]:
-        notes.append(
-            f"The clock of {process['name']} is known to within {process['clock_error_us']:.1f} us."
-        )
+    for process in about["processes"]:
+        error = process["clock_error_us"]
+        if error:
+            notes.append(f"The clock of {process['name']} is known to within {error:.1f} us.")
     if about["dropped_events"]:
         notes.append(f"{about['dropped_events']} events did not fit and are missing.")
     return notes

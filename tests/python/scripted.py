@@ -151,6 +151,21 @@ def describe(ref: RRef[Tensor]) -> tuple[bool, str, bool]:
 
 
 @torch.jit.script
+def number_behind(ref: RRef[int]) -> int:
+    return ref.to_here() + 1
+
+
+@torch.jit.script
+def count_to(number: int) -> list[int]:
+    return [i + 1 for i in range(number)]
+
+
+@torch.jit.script
+def own_numbers(ref: RRef[list[int]]) -> int:
+    return len(ref.local_value())
+
+
+@torch.jit.script
 def call_owner(ref: RRef[Tensor]) -> bool:
     return rpc.rpc_sync(ref.owner(), is_owner, (ref,))
 

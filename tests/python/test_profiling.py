@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from hawser.profiler import Kind
 from torch.autograd.profiler_legacy import profile as legacy_profile
 
 import hawser
-from hawser import profiler, traces
+from hawser import profiler, timelines, traces
 
 
 @pytest.fixture(scope="module")
@@ -333,3 +334,224 @@ def test_memory_is_recorded_on_request(world: hawser.Node) -> None:
         world.run("peer", compute, torch.ones(1000))
     there = [e for e in recorded.events if e.kind == Kind.MEMORY and e.process.name == "peer"]
     assert sum(event.bytes for event in there if event.bytes > 0) >= 4000
+
+
+# --- backward passes ---
+
+weight = torch.full((3,), 2.0, requires_grad=True)
+
+
+def times_weight(x: torch.Tensor) -> torch.Tensor:
+    return x * weight
+
+
+def relay_times_weight(to: str, x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = hawser.default_node().run(to, times_weight, x * 2) + x
+    return result
+
+
+def train_once(node: hawser.Node, passes: int = 1) -> None:
+    """The caller has a leaf, "peer" computes, and "other" has another leaf."""
+    x = torch.ones(3, requires_grad=True)
+    with hawser.autograd.context() as context:
+        loss = node.run("peer", relay_times_weight, "other", x).sum()
+        for number in range(passes):
+            context.backward([loss], retain_graph=number + 1 < passes)
+
+
+@pytest.fixture(scope="module")
+def training(world: hawser.Node) -> profiler.profile:
+    with profiler.profile() as recorded:
+        train_once(world)
+    return recorded
+
+
+def test_timeline_has_the_parts_of_a_backward_pass(
+    world: hawser.Node, training: profiler.profile
+) -> None:
+    parts = {event.process.name: event for event in training.events if event.kind == Kind.PART}
+    assert parts.keys() == {world.name, "peer", "other"}
+    assert len({part.in_pass for part in parts.values()}) == 1
+    whole = parts[world.name]
+    for part in parts.values():
+        assert whole.start_ns <= part.start_ns <= part.begun_ns <= part.done_ns <= part.end_ns
+        assert part.end_ns <= whole.end_ns
+    where = {(event.process.name, event.name) for event in training.events}
+    assert ("peer", "MulBackward0") in where and ("other", "MulBackward0") in where
+
+
+def test_timeline_has_both_sides_of_gradients(
+    world: hawser.Node, training: profiler.profile
+) -> None:
+    calls = {event.call: event for event in training.events if event.kind == Kind.CALL}
+    gradients = [e for e in training.events if e.kind == Kind.SERVICE and e.in_pass]
+    sent = {(calls[each.call].process.name, each.process.name) for each in gradients}
+    assert sent == {
+        (world.name, "peer"),
+        ("peer", "other"),
+        ("other", "peer"),
+        ("peer", world.name),
+    }
+    for each in gradients:
+        call = calls[each.call]
+        assert call.name == f"backward#gradients({call.process.name} -> {each.process.name})"
+        assert call.begun_ns <= each.start_ns <= each.begun_ns <= each.end_ns <= call.end_ns
+    assert "gradients" in training.summary()
+
+
+def test_arrows_lead_from_forward_to_backward(
+    world: hawser.Node, training: profiler.profile
+) -> None:
+    trace = training.as_chrome_trace()["traceEvents"]
+    arrows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for event in trace:
+        if event["ph"] in "stf" and event["name"].startswith("gradient of"):
+            arrows.setdefault((event["name"], event["id"]), []).append(event)
+    services = [event for event in training.events if event.kind == Kind.SERVICE]
+    messages = {m for each in services if not each.in_pass for m in (each.received, each.sent)}
+    assert len(messages) == 4
+    assert {int(number, 16) for _, number in arrows} == messages
+    assert len(arrows) == 2 * 4, "from the sender, and from the receiver, of each message"
+    for ends in arrows.values():
+        assert [end["ph"] for end in ends] == ["s", "f"]
+        assert ends[0]["pid"] == ends[1]["pid"] and ends[0]["ts"] < ends[1]["ts"]
+        kinds = []
+        for end in ends:
+            touched = [
+                event
+                for event in trace
+                if event["ph"] == "X"
+                and (event["pid"], event["tid"]) == (end["pid"], end["tid"])
+                and event["ts"] - 1e-3 <= end["ts"] <= event["ts"] + event["dur"]
+            ]
+            kinds.append({"pass" in event["args"] for event in touched if "bytes" in event["args"]})
+        assert kinds == [{False}, {True}]
+
+
+def test_a_second_pass_continues_the_arrows(world: hawser.Node) -> None:
+    with profiler.profile() as recorded:
+        train_once(world, passes=2)
+    arrows: dict[tuple[str, str], str] = {}
+    for event in recorded.as_chrome_trace()["traceEvents"]:
+        if event["ph"] in "stf" and event["name"].startswith("gradient of"):
+            arrows[event["name"], event["id"]] = (
+                arrows.get((event["name"], event["id"]), "") + event["ph"]
+            )
+    assert set(arrows.values()) == {"stf"}
+    assert len({e.in_pass for e in recorded.events if e.kind == Kind.PART}) == 2
+
+
+def test_a_pass_of_another_is_not_in_the_timeline(world: hawser.Node) -> None:
+    ended = threading.Event()
+
+    def train_too() -> None:
+        while not ended.is_set():
+            train_once(world)
+
+    unwatched = threading.Thread(target=train_too)
+    unwatched.start()
+    try:
+        for _ in range(5):
+            with profiler.profile() as recorded:
+                train_once(world)
+            parts = [event for event in recorded.events if event.kind == Kind.PART]
+            assert len(parts) == 3
+            assert len({part.in_pass for part in parts}) == 1
+            assert names(recorded.events).count("MulBackward0") == 2
+    finally:
+        ended.set()
+        unwatched.join()
+
+
+def test_torch_profilers_show_backward_of_other_nodes(world: hawser.Node) -> None:
+    to_peer = f"backward#gradients({world.name} -> peer)"
+    with torch.profiler.profile() as kineto:
+        train_once(world)
+    keys = {event.key for event in kineto.key_averages()}
+    assert f"{to_peer}#remote_op: MulBackward0" in keys
+    with legacy_profile() as legacy:
+        train_once(world)
+    remote = [event for event in legacy.function_events if event.is_remote]
+    deep = f"{to_peer}#remote_op: backward#gradients(peer -> other)#remote_op: MulBackward0"
+    assert deep in names(remote)
+    assert "torch::distributed::autograd::backward" in names(legacy.function_events)
+
+
+# --- timelines as a whole ---
+
+_TEXT = re.compile(r'<text x="([0-9.]+)" y="([0-9.]+)" text-anchor="(\w+)"[^>]*>([^<]*)</text>')
+
+
+def test_the_picture_of_a_timeline_can_be_read(
+    world: hawser.Node, training: profiler.profile, tmp_path: Path
+) -> None:
+    path = tmp_path / "step.json"
+    training.export_chrome_trace(path)
+    command = "from hawser.cli import main; raise SystemExit(main())"
+    svg = subprocess.run(
+        [sys.executable, "-c", command, "trace", "timeline", path],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert svg.startswith("<svg") and svg.endswith("</svg>\n")
+    for name in (world.name, "peer", "other", "backward", "serving", "calls"):
+        assert f">{name}</text>" in svg
+    assert svg.count("url(#gradient)") == 2 * 4
+    assert svg.count("url(#request)") == 2 + 4
+    boxes = []
+    for x, y, anchor, text in _TEXT.findall(svg):
+        width = 6 * len(text)  # as the letters of the picture are counted
+        left = float(x) - {"start": 0, "middle": width / 2, "end": width}[anchor]
+        boxes.append((left, float(y) - 10, left + width, float(y), text))
+    assert len(boxes) > 20
+    for i, a in enumerate(boxes):
+        for b in boxes[:i]:
+            apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+            assert apart, f"{a[4]!r} and {b[4]!r} overlap"
+
+
+def test_a_stretch_of_a_timeline(training: profiler.profile) -> None:
+    trace = training.as_chrome_trace()
+    part = next(e for e in trace["traceEvents"] if e.get("cat") == "part")
+    end = part["ts"] + part["dur"]
+    svg = timelines.picture(trace, part["ts"], end)
+    assert f"{part['dur'] / 1000:.2f} ms" in svg
+    assert "\u2192 peer" in svg and "relay" not in svg, "the forward pass was before"
+    with pytest.raises(ValueError, match="no time between"):
+        timelines.picture(trace, end, end)
+
+
+def test_timelines_of_two_threads_in_one(world: hawser.Node) -> None:
+    recorded = [profiler.profile(), profiler.profile()]
+
+    def work(timeline: profiler.profile) -> None:
+        with timeline:
+            train_once(world)
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in recorded]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    apart = [each.as_chrome_trace() for each in recorded]
+    merged = timelines.merge(apart)
+    assert [p["name"] for p in merged["hawser"]["processes"]] == [world.name, "peer", "other"]
+    both = [event for each in apart for event in each["traceEvents"] if event["ph"] != "M"]
+    events = [event for event in merged["traceEvents"] if event["ph"] != "M"]
+    assert len(events) == len(both)
+    base = merged["baseTimeNanoseconds"]
+    for each in apart:  # nothing has moved in time
+        first = min(e["ts"] for e in each["traceEvents"] if e["ph"] == "X")
+        at = first + (each["baseTimeNanoseconds"] - base) / 1000
+        assert any(e["ts"] == pytest.approx(at, abs=1e-2) for e in events if e["ph"] == "X")
+    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "X" and event["cat"] in ("call", "service", "part"):
+            span = (event["ts"], event["ts"] + event["dur"])
+            tracks.setdefault((event["pid"], event["tid"]), []).append(span)
+    for spans in tracks.values():
+        spans.sort()
+        assert all(a[1] <= b[0] + 1e-3 for a, b in zip(spans, spans[1:], strict=False))
+    assert len(traces.lives(merged)) == sum(len(traces.lives(each)) for each in apart)
+    assert timelines.picture(merged).startswith("<svg")

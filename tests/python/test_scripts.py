@@ -124,6 +124,22 @@ def test_a_reference_in_a_script_tells_about_itself(world: hawser.Node) -> None:
     assert scripted.describe(hawser.RRef(ones))[:2] == (True, "me")
 
 
+def test_what_a_reference_leads_to_must_be_what_the_script_takes_it_for(world: hawser.Node) -> None:
+    assert scripted.number_behind(hawser.RRef(4)) == 5
+    numbers = world.remote("peer", scripted.count_to, 3)
+    assert world.run("peer", scripted.own_numbers, numbers) == 3
+    assert scripted.fetch(hawser.RRef(5)) == 5  # as programs for the original do
+    wrong = r"takes for RRef\[int\] leads to a value of type Tensor"
+    made = world.remote("peer", scripted.scaled, ones)
+    for to in ("me", "peer", "other"):
+        with pytest.raises(RuntimeError, match=wrong):
+            world.run(to, scripted.number_behind, made)
+    with pytest.raises(RuntimeError, match=wrong):
+        scripted.number_behind(hawser.RRef(ones))
+    with pytest.raises(RuntimeError, match=r"RRef\[List\[int\]\] leads to .* Tensor of 'peer'"):
+        world.run("peer", scripted.own_numbers, made)
+
+
 def test_references_that_scripts_return_are_whole(world: hawser.Node) -> None:
     made = scripted.create("peer", ones)
     assert torch.equal(made.to_here(), ones * 2)

@@ -226,7 +226,7 @@ class RandomMessages {
     if (report.processes.empty()) return report;
     for (std::size_t i = below(4); i > 0; --i) {
       wire::TraceEvent event;
-      event.kind = static_cast<wire::TraceEventKind>(below(4));
+      event.kind = static_cast<wire::TraceEventKind>(below(5));
       event.scope = static_cast<std::uint8_t>(number());
       event.process = static_cast<std::uint16_t>(below(report.processes.size()));
       event.thread = static_cast<std::uint32_t>(number());
@@ -238,6 +238,9 @@ class RandomMessages {
       event.done_ns = signed_number();
       event.bytes = signed_number();
       for (std::size_t d = below(4); d > 0; --d) event.shapes.push_back(signed_number());
+      event.received = number();
+      event.sent = number();
+      event.pass = number();
       report.events.push_back(std::move(event));
     }
     return report;

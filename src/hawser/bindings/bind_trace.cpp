@@ -42,7 +42,7 @@ class ThreadRecorder {
       events.append(py::make_tuple(static_cast<int>(event.kind), event.scope, event.process,
                                    event.thread, event.name, event.start_ns, event.end_ns,
                                    event.call, event.begun_ns, event.done_ns, event.bytes,
-                                   event.shapes));
+                                   event.shapes, event.received, event.sent, event.pass));
     }
     py::dict out;
     out["processes"] = std::move(processes);

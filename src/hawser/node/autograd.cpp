@@ -47,6 +47,13 @@ std::size_t count_differentiable(const wire::ReceivedPayload& payload) {
                     [](const wire::TensorDesc& desc) { return desc.flags & wire::kRequiresGrad; }));
 }
 
+// Of the messages by which a node can hear of a pass.
+const PassHeader* header_of(const Message& message) {
+  if (const auto* discover = std::get_if<Discover>(&message)) return &discover->pass;
+  if (const auto* gradients = std::get_if<autograd::Gradients>(&message)) return &gradients->pass;
+  return nullptr;
+}
+
 // Sparse sums come last: a dense tensor can take up a sparse one, not the other way round.
 at::Tensor sum(const at::Tensor& a, const at::Tensor& b) {
   return a.is_sparse() && !b.is_sparse() ? at::add(b, a) : at::add(a, b);
@@ -74,6 +81,7 @@ Autograd::Autograd(Self self, Surroundings surroundings)
     : out_(std::move(surroundings)),
       waiting_(std::make_shared<SleepingWaits>(out_.scheduler)),
       self_(self.name),
+      records_(out_.process, out_.serving_profiles),
       state_(std::in_place, std::move(self)) {}
 
 // ------------------------------------------------------------------------------- events, actions
@@ -182,12 +190,22 @@ void Autograd::perform(Send&& action) {
   wire::Call message;
   message.target = wire::TargetKind::Autograd;
   message.function = engine::name_of(action.message);
+  const PassHeader* const header = header_of(action.message);
+  const auto record = header ? records_.find(autograd::number(header->pass)) : nullptr;
+  const std::int64_t called_ns = record ? trace::wall_ns() : 0;
   try {
     message.payload = engine::write_message(
         action.message, gradients ? take_gradients(gradients->gradients) : Tensors{});
   } catch (const Error& error) {  // a gradient that cannot be sent
     tell([&](State& state, TimePoint at) { state.conductor.answered(action.call, error, at); });
     return;
+  }
+  std::shared_ptr<trace::CallRecord> sending;
+  if (record && gradients) {
+    sending = record->send_gradients(action.to.name, called_ns, message.payload.total_bytes());
+    message.notes.trace = sending->note();
+  } else if (record) {
+    message.notes.trace = record->note();
   }
   const TimePoint now = out_.clock.now();
   out_.agent.request(
@@ -197,9 +215,11 @@ void Autograd::perform(Send&& action) {
        .deadline = Deadline::from(now, action.budget),
        .budget = action.budget,
        .only_to = action.to.incarnation},
-      [weak = weak_from_this(), call = action.call](agent::Answer&& answer) {
+      [weak = weak_from_this(), call = action.call,
+       sending = std::move(sending)](agent::Answer&& answer) {
         const auto self = weak.lock();
         if (!self) return;
+        if (sending) sending->end(std::move(answer.notes.report), *self->out_.peer_clocks);
         const auto reply = [&]() -> Result<Reply> {
           if (answer.error) return *answer.error;
           try {
@@ -225,10 +245,20 @@ void Autograd::perform(Answer&& action) {
       if (!dropped.empty()) unwanted = std::move(dropped.mapped());
     }
   }
+  std::optional<wire::TraceReport> report;
+  if (arrived.service) {
+    report = arrived.service->finish(!action.reply.ok() || action.reply.value().child);
+    // A message that came too late for its pass has not made this node take part in it.
+    if (!action.reply.ok() && !find_pass(PassId{arrived.service->pass()})) {
+      records_.end(arrived.service->pass(), /*begun_here=*/false);
+    }
+  }
   if (action.reply.ok()) {
-    arrived.call->reply(engine::write_reply(action.reply.value()));
+    wire::Notes notes;
+    notes.report = std::move(report);
+    arrived.call->reply(engine::write_reply(action.reply.value()), std::move(notes));
   } else {
-    arrived.call->fail(action.reply.error());
+    arrived.call->fail(action.reply.error(), {}, std::move(report));
   }
 }
 
@@ -261,6 +291,8 @@ void Autograd::perform(StartLocal&& action) {
     pass->explore(functions[i]);
     awaited.emplace(action.awaited[i], functions[i]);
   }
+  const auto record = records_.find(autograd::number(action.pass));
+  const trace::StartingPart recorded(record.get());
   pass->start(action.from_roots, action.retain_graph, std::move(awaited));
 }
 
@@ -270,6 +302,7 @@ void Autograd::perform(Deliver&& action) {
 }
 
 void Autograd::perform(AbortLocal&& action) {
+  records_.end(autograd::number(action.pass), /*begun_here=*/false);
   const auto pass = take_pass(action.pass);
   if (!pass) return;
   pass->abort(action.why.message());
@@ -277,6 +310,7 @@ void Autograd::perform(AbortLocal&& action) {
 }
 
 void Autograd::perform(CommitLocal&& action) {
+  records_.end(autograd::number(action.pass), /*begun_here=*/false);
   const auto pass = take_pass(action.pass);
   if (!pass) return;
   destroy_later(pass);
@@ -308,6 +342,8 @@ void Autograd::perform(Finished&& action) {
     auto found = state->begun.extract(action.pass);
     if (!found.empty()) promise.emplace(std::move(found.mapped()));
   }
+  // Before the program learns of it: whoever waits finds the profile complete.
+  records_.end(autograd::number(action.pass), /*begun_here=*/true);
   if (!promise) return;
   if (action.result.ok()) {
     promise->succeed();
@@ -362,6 +398,7 @@ Future<void> Autograd::backward(ContextId context, const Tensors& roots,
       return;
     }
     pass = begun.value();
+    if (trace::is_watched()) records_.begin(autograd::number(*pass));
     auto local = std::make_shared<LocalPass>(*pass, context, weak_from_this());
     local->begin_at(roots);
     state.passes.emplace(*pass, std::move(local));
@@ -453,9 +490,15 @@ void Autograd::serve(std::shared_ptr<agent::IncomingCall> call) {
     return;
   }
   const Party from{call->caller().name, call->caller().incarnation};
+  std::shared_ptr<trace::PassService> service;
+  if (const PassHeader* header = header_of(read.message)) {
+    const auto* gradients = std::get_if<autograd::Gradients>(&read.message);
+    service = records_.serve(autograd::number(header->pass), call->call().notes.trace,
+                             gradients ? autograd::number(gradients->message) : 0);
+  }
   const bool open = tell([&](State& state, TimePoint now) {
     const Incoming incoming{state.next_number++};
-    Arrived arrived{call, std::nullopt};
+    Arrived arrived{call, std::nullopt, std::move(service)};
     if (auto* gradients = std::get_if<autograd::Gradients>(&read.message)) {
       gradients->gradients = GradientHandle{state.next_number++};
       state.gradients.emplace(gradients->gradients, std::move(read.gradients));
@@ -479,6 +522,7 @@ void Autograd::gradients_leave(PassId pass, MessageId recv, Tensors gradients) {
 }
 
 void Autograd::part_ended(PassId pass, std::exception_ptr failure, std::string warnings) {
+  if (const auto record = records_.find(autograd::number(pass))) record->part_done();
   Result<void> result;
   if (failure) {
     const Error raised = remote_error(failure);

@@ -18,6 +18,7 @@
 #include "hawser/engine/local_pass.h"
 #include "hawser/node/backward.h"
 #include "hawser/node/briefness.h"
+#include "hawser/trace/pass_record.h"
 
 namespace hawser {
 
@@ -46,8 +47,11 @@ class Autograd final : public engine::LocalPass::Events,
     Timers& timers;
     const Clock& clock;
     std::shared_ptr<Scheduler> scheduler;
+    trace::ServingProfiles& serving_profiles;
     // While this is there, so is all of the above.
     std::weak_ptr<void> alive;
+    std::shared_ptr<trace::PeerClocks> peer_clocks;
+    wire::TraceProcess process;
   };
   Autograd(autograd::Self self, Surroundings surroundings);
 
@@ -103,6 +107,7 @@ class Autograd final : public engine::LocalPass::Events,
   struct Arrived {
     std::shared_ptr<agent::IncomingCall> call;
     std::optional<autograd::GradientHandle> gradients;
+    std::shared_ptr<trace::PassService> service;  // if the pass is recorded
   };
   struct State {
     explicit State(autograd::Self self)
@@ -151,6 +156,7 @@ class Autograd final : public engine::LocalPass::Events,
   const std::shared_ptr<Scheduler> waiting_;  // how the program waits for a pass
   const std::string self_;
   Briefness running_;  // backward functions, between two waits for gradients
+  trace::PassRecords records_;
   Guarded<State> state_;
 };
 

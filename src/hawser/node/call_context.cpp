@@ -33,7 +33,9 @@ void CallContext::reply(wire::Payload&& payload, wire::Notes notes) const {
   if (const auto context = autograd_context()) {
     notes.autograd = autograd_->record_send(*context, {caller.name, caller.incarnation}, payload);
   }
-  if (service_) notes.report = service_->finish(payload);
+  if (service_) {
+    notes.report = service_->finish(payload, notes.autograd ? notes.autograd->message : 0);
+  }
   if (payload.held.empty()) {
     call_->reply(std::move(payload), std::move(notes));
     return;

@@ -250,7 +250,8 @@ void Node::Machinery::start(Node& node) {
       References::Surroundings{*agent_, control_, clock_, crew_, node, weak_from_this()});
   autograd_ = std::make_shared<Autograd>(
       autograd::Self{card.name, card.incarnation, static_cast<std::uint16_t>(card.rank)},
-      Autograd::Surroundings{*agent_, control_, clock_, crew_, weak_from_this()});
+      Autograd::Surroundings{*agent_, control_, clock_, crew_, serving_profiles_, weak_from_this(),
+                             peer_clocks_, process_});
   crew_->start();
   directory_->start();
   agent_->start(identity, card, listening,
@@ -515,13 +516,14 @@ void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
 std::shared_ptr<trace::Service> Node::Machinery::recorded(const wire::ReceivedCall& call) {
   if (!call.notes.trace && serving_profiles_.wants() == 0) return nullptr;
   return std::make_shared<trace::Service>(std::string(call.function), call.notes.trace,
+                                          call.notes.autograd ? call.notes.autograd->message : 0,
                                           serving_profiles_, process_);
 }
 
 agent::Preparation Node::Machinery::prepare(wire::ReceivedCall& call,
                                             const transport::PeerIdentity& from) {
-  if (call.target == wire::TargetKind::Autograd) return {.at_once = true};
   if (call.notes.trace) call.notes.trace->received_at_ns = trace::wall_ns();
+  if (call.target == wire::TargetKind::Autograd) return {.at_once = true};
   if (!call.payload.references.empty()) references_->adopt(call.payload);
   if (call.notes.autograd) {
     autograd_->received(call.notes, call.payload, {from.name, from.incarnation});

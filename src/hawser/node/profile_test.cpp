@@ -7,7 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
+#include "hawser/node/autograd_context.h"
 #include "hawser/node/node.h"
 #include "hawser/node/ref.h"
 #include "tests/support/memory_store.h"
@@ -41,6 +44,9 @@ class ProfiledNodes : public ::testing::Test {
       node->serve("relay", [](const CallContext& call, std::string to, at::Tensor x) {
         return call.node().call<at::Tensor>(to, "add", x).get();
       });
+      node->serve("relay_squared", [](const CallContext& call, std::string to, at::Tensor x) {
+        return call.node().call<at::Tensor>(to, "aten::mul", x, x).get() * x;
+      });
       node->serve("relay_later", [](const CallContext& call, std::string to, at::Tensor x) {
         return call.node().call<at::Tensor>(to, "add", x);
       });
@@ -62,6 +68,14 @@ class ProfiledNodes : public ::testing::Test {
     for (const auto& event : record(wire::kTraceRanges, work).events) names.push_back(event.name);
     std::sort(names.begin(), names.end());
     return names;
+  }
+
+  // a calls b, which calls c, and the gradients go the same way back and forth.
+  void run_backward() {
+    const at::Tensor x = at::ones({2, 3}).set_requires_grad(true);
+    autograd::Context context(a_);
+    const auto y = a_.call<at::Tensor>("b", "relay_squared", std::string("c"), x).get();
+    context.backward({y.sum()});
   }
 
   std::shared_ptr<testing::MemoryStore> store_ = std::make_shared<testing::MemoryStore>();
@@ -131,6 +145,92 @@ TEST_F(ProfiledNodes, ATimelineHasBothSidesOfEveryCall) {
   for (const auto& process : recorded.processes) processes.push_back(process.name);
   std::sort(processes.begin(), processes.end());
   EXPECT_EQ(processes, (std::vector<std::string>{"a", "b", "c"}));
+}
+
+TEST_F(ProfiledNodes, ABackwardPassIsSeenOnAllNodes) {
+  const auto seen = names([&] { run_backward(); });
+  const auto has = [&](const std::string& name) {
+    return std::find(seen.begin(), seen.end(), name) != seen.end();
+  };
+  const std::string to_b = "backward#gradients(a -> b)";
+  const std::string to_c = to_b + "#remote_op: backward#gradients(b -> c)";
+  EXPECT_TRUE(has("SumBackward0"));
+  EXPECT_TRUE(has(to_b));
+  EXPECT_TRUE(has(to_b + "#remote_op: MulBackward0"));
+  EXPECT_TRUE(has(to_c));
+  EXPECT_TRUE(has(to_c + "#remote_op: MulBackward0"));
+}
+
+TEST_F(ProfiledNodes, ATimelineLinksTheBackwardPassToTheForwardOne) {
+  const Recorded recorded =
+      record(wire::kTraceRanges | wire::kTraceTimeline, [&] { run_backward(); });
+  const auto name_of = [&](const wire::TraceEvent& event) {
+    return recorded.processes[event.process].name;
+  };
+  std::map<std::string, const wire::TraceEvent*> parts;
+  std::map<std::uint64_t, std::string> senders;  // of messages of the forward pass
+  std::vector<const wire::TraceEvent*> gradients;
+  std::map<std::uint64_t, const wire::TraceEvent*> calls;
+  for (const wire::TraceEvent& event : recorded.events) {
+    if (event.kind == wire::TraceEventKind::Part) parts[name_of(event)] = &event;
+    if (event.kind == wire::TraceEventKind::Call) calls[event.call] = &event;
+    if (event.kind != wire::TraceEventKind::Service) continue;
+    if (event.pass != 0) {
+      gradients.push_back(&event);
+    } else {
+      EXPECT_NE(event.received, 0);
+      EXPECT_NE(event.sent, 0);
+      senders[event.sent] = name_of(event);
+    }
+  }
+  ASSERT_EQ(parts.size(), 3);
+  for (const auto& [node, part] : parts) {
+    EXPECT_EQ(part->pass, parts["a"]->pass);
+    EXPECT_LE(part->start_ns, part->begun_ns) << node;
+    EXPECT_LE(part->begun_ns, part->done_ns) << node;
+    EXPECT_LE(part->done_ns, part->end_ns) << node;
+    EXPECT_LE(parts["a"]->start_ns, part->start_ns) << node;
+    EXPECT_GE(parts["a"]->end_ns, part->end_ns) << node;
+  }
+  ASSERT_EQ(gradients.size(), 4) << "of two requests and two answers";
+  for (const wire::TraceEvent* service : gradients) {
+    EXPECT_EQ(service->pass, parts["a"]->pass);
+    ASSERT_TRUE(calls.contains(service->call));
+    EXPECT_EQ(calls[service->call]->name.substr(0, 18), "backward#gradients");
+    EXPECT_LE(calls[service->call]->begun_ns, service->start_ns);
+    EXPECT_LE(service->end_ns, calls[service->call]->end_ns);
+    const auto sender = senders.find(service->sent);
+    if (sender != senders.end()) {
+      EXPECT_EQ(sender->second, name_of(*service)) << "gradients go where the tensors came from";
+    }
+  }
+  EXPECT_EQ(senders.size(), 2);
+}
+
+TEST_F(ProfiledNodes, APassThatFailsIsRecordedToo) {
+  const auto recorded = record(wire::kTraceRanges | wire::kTraceTimeline, [&] {
+    const at::Tensor x = at::ones({2, 3}).set_requires_grad(true);
+    autograd::Context context(a_);
+    const auto y = a_.call<at::Tensor>("b", "relay_squared", std::string("c"), x).get();
+    context.backward({y.sum()});
+    EXPECT_THROW(context.backward({y.sum()}), Error) << "the graph was freed on b";
+  });
+  std::set<std::uint64_t> passes;
+  for (const auto& event : recorded.events) {
+    if (event.kind == wire::TraceEventKind::Part) passes.insert(event.pass);
+  }
+  EXPECT_EQ(passes.size(), 2);
+}
+
+TEST_F(ProfiledNodes, APassThatNobodyWatchesIsNotRecorded) {
+  run_backward();
+  b_.begin_serving_profile();
+  run_backward();
+  const auto served = b_.end_serving_profile();
+  ASSERT_EQ(served.size(), 2) << "the call, and the pass";
+  const auto& events = served[1].recorded.events;
+  EXPECT_TRUE(std::any_of(events.begin(), events.end(),
+                          [](const auto& event) { return event.name == "MulBackward0"; }));
 }
 
 TEST_F(ProfiledNodes, NobodyRecordsWithoutAProfile) {

@@ -4,6 +4,7 @@
 
 #include "hawser/node/node.h"
 #include "hawser/node/scripts.h"
+#include "hawser/tensor/operators.h"
 
 namespace hawser {
 namespace {
@@ -15,6 +16,21 @@ constexpr rpc::worker_id_t kUnknownRank = -1;
 rpc::GloballyUniqueId global_id(const refs::RefId& id) {
   return {static_cast<rpc::worker_id_t>(refs::rank_of(id.on)),
           static_cast<rpc::local_id_t>(id.local)};
+}
+
+// A value of another type than the script declares would be found out where the script uses it, by
+// an error that says nothing of a reference. The value itself is left as it is: scripts on its
+// owner share it. Numbers pass for tensors, because programs for the original rely on that.
+bool fits(const c10::IValue& value, const c10::Type& declared) {
+  if (declared.kind() == c10::TypeKind::TensorType) return value.isTensor() || value.isScalar();
+  return value.type()->isSubtypeOf(declared);
+}
+void check_fits(const c10::IValue& value, const c10::TypePtr& declared, const std::string& owner) {
+  if (!declared || fits(value, *declared)) return;
+  if (tensor::converted(value, declared)) return;  // what has lost its element type on the way
+  throw Error(ErrorKind::Invalid, "a reference that the script takes for RRef[" +
+                                      declared->annotation_str() + "] leads to a value of type " +
+                                      value.type()->annotation_str() + " of '" + owner + "'");
 }
 
 }  // namespace
@@ -79,9 +95,11 @@ c10::IValue ScriptReference::to_here(std::optional<Duration> timeout,
     }
     PayloadWriter request;
     request.boolean(kAsScriptsSeeIt);
-    return node.scripts().wait_for_answer({.to = handle_->owner(), .timeout = timeout},
-                                          {wire::TargetKind::Method, {}, request.finish(), handle_},
-                                          declared);
+    c10::IValue value = node.scripts().wait_for_answer(
+        {.to = handle_->owner(), .timeout = timeout},
+        {wire::TargetKind::Method, {}, request.finish(), handle_}, declared);
+    check_fits(value, declared, handle_->owner());
+    return value;
   } catch (const Error& error) {
     throw as_call_error(error);
   }
@@ -89,10 +107,10 @@ c10::IValue ScriptReference::to_here(std::optional<Duration> timeout,
 
 c10::IValue ScriptReference::local_value(const c10::TypePtr& declared) {
   try {
-    return handle_->references()
-        .node()
-        .find_local(*handle_, kForever)
-        .value->script_value(declared);
+    Node& node = handle_->references().node();
+    c10::IValue value = node.find_local(*handle_, kForever).value->script_value(declared);
+    check_fits(value, declared, handle_->owner());
+    return value;
   } catch (const Error& error) {
     throw as_call_error(error);
   }

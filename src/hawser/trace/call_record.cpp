@@ -25,6 +25,8 @@ std::string_view name_of(CallStyle style) {
       return "rpc_async_jit";
     case CallStyle::Remote:
       return "rpc_remote";
+    case CallStyle::Backward:
+      return "backward";
   }
   return {};
 }
@@ -56,7 +58,8 @@ std::string key_of(const CallNames& names, TorchProfiler profiler) {
     key.append("to_here#(").append(names.from).append(")->(").append(names.to).append(")");
     return key;
   }
-  key.append(profiler == TorchProfiler::Kineto ? "rpc" : name_of(names.style)).append("#");
+  const bool in_short = profiler == TorchProfiler::Kineto && names.style != CallStyle::Backward;
+  key.append(in_short ? "rpc" : name_of(names.style)).append("#");
   key.append(shown_name(names)).append("(").append(names.from).append(" -> ");
   key.append(names.to).append(")");
   return key;

@@ -13,8 +13,8 @@
 
 namespace hawser::trace {
 
-// How a call is made, as profiles show it.
-enum class CallStyle { Sync, Async, AsyncScript, Remote };
+// How a call is made, as profiles show it. Backward: it is a message of a backward pass.
+enum class CallStyle { Sync, Async, AsyncScript, Remote, Backward };
 
 // Whether a profiler of any kind wants to know what this thread does. Costs nanoseconds.
 bool is_watched();
@@ -31,8 +31,8 @@ struct CallNames {
   std::string_view to{};
 };
 
-// "rpc_async#f(a -> b)". Kineto shows all styles as "rpc#f(a -> b)". The fetching of a value is
-// "to_here#(a)->(b)".
+// "rpc_async#f(a -> b)". Kineto shows all styles of calls as "rpc#f(a -> b)". The fetching of a
+// value is "to_here#(a)->(b)", and "backward#gradients(a -> b)" is a message of a backward pass.
 std::string key_of(const CallNames& names, TorchProfiler profiler);
 
 // One call of a thread that is being profiled, until its answer is there.

@@ -125,6 +125,7 @@ void Recorder::add(wire::TraceEvent&& event) {
   if (outer_) outer_->add(wire::TraceEvent(event));
   if (event.kind == wire::TraceEventKind::Range && !wants(wire::kTraceRanges)) return;
   if (event.kind == wire::TraceEventKind::Memory && !wants(wire::kTraceMemory)) return;
+  if (event.kind == wire::TraceEventKind::Part && !wants(wire::kTraceTimeline)) return;
   auto content = content_.lock();
   if (has_room(*content, event, 0)) content->recorded.events.push_back(std::move(event));
 }

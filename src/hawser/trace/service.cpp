@@ -39,9 +39,10 @@ void ServingProfiles::add(const ServedCall& call) {
 }
 
 Service::Service(std::string function, const std::optional<wire::TraceNote>& note,
-                 ServingProfiles& profiles, wire::TraceProcess self)
+                 std::uint64_t received, ServingProfiles& profiles, wire::TraceProcess self)
     : function_(std::move(function)),
       note_(note),
+      received_(received),
       profiles_(profiles),
       recorder_(std::make_shared<Recorder>((note ? note->record : 0) | profiles.wants(),
                                            std::move(self))),
@@ -52,7 +53,7 @@ void Service::function_returned() {
   returned_ns_.compare_exchange_strong(unknown, wall_ns());
 }
 
-std::optional<wire::TraceReport> Service::finish(const wire::Payload& answer) {
+std::optional<wire::TraceReport> Service::finish(const wire::Payload& answer, std::uint64_t sent) {
   if (finished_.exchange(true)) return std::nullopt;
   function_returned();
   Recorded recorded = recorder_->take();
@@ -82,6 +83,8 @@ std::optional<wire::TraceReport> Service::finish(const wire::Payload& answer) {
     service.end_ns = report.answered_at_ns;
     service.call = note_->call;
     service.bytes = static_cast<std::int64_t>(answer.total_bytes());
+    service.received = received_;
+    service.sent = sent;
     report.events.push_back(std::move(service));
   }
   return report;

@@ -44,19 +44,22 @@ class ServingProfiles {
 // it begins; its thread and others that answer it record for `recorder()`.
 class Service {
  public:
-  // `note` is what the caller wants, if it wants anything. `profiles` must outlive this.
-  Service(std::string function, const std::optional<wire::TraceNote>& note,
+  // `note` is what the caller wants, if it wants anything; `received` is the message of autograd
+  // that the request is, or 0. `profiles` must outlive this.
+  Service(std::string function, const std::optional<wire::TraceNote>& note, std::uint64_t received,
           ServingProfiles& profiles, wire::TraceProcess self);
 
   const std::shared_ptr<Recorder>& recorder() const { return recorder_; }
   // The function has returned; its result is going to be written. The first time counts.
   void function_returned();
-  // The answer is ready. What goes with it to the caller, if it has asked; nothing the second time.
-  std::optional<wire::TraceReport> finish(const wire::Payload& answer);
+  // The answer is ready; `sent` is the message of autograd that it is, or 0. What goes with it to
+  // the caller, if it has asked; nothing the second time.
+  std::optional<wire::TraceReport> finish(const wire::Payload& answer, std::uint64_t sent = 0);
 
  private:
   const std::string function_;
   const std::optional<wire::TraceNote> note_;
+  const std::uint64_t received_;
   ServingProfiles& profiles_;
   const std::shared_ptr<Recorder> recorder_;
   const std::uint32_t thread_;

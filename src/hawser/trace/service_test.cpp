@@ -14,7 +14,7 @@ namespace {
 class ServiceTest : public ::testing::Test {
  protected:
   std::unique_ptr<Service> serve(const std::optional<wire::TraceNote>& note) {
-    auto service = std::make_unique<Service>("f", note, profiles_, this_process("here", 2));
+    auto service = std::make_unique<Service>("f", note, 0, profiles_, this_process("here", 2));
     const Recording recording(service->recorder());
     at::add(x_, x_);
     return service;

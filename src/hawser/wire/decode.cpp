@@ -157,6 +157,9 @@ class BodyReader {
     to.bytes = from.bytes();
     if (from.shapes()) check_limit("numbers in a shape", from.shapes()->size(), kMaxTraceShape);
     copy(from.shapes(), to.shapes);
+    to.received = from.received();
+    to.sent = from.sent();
+    to.pass = from.pass();
   }
 
   void read_tensors(const flatbuffers::Vector<flatbuffers::Offset<fb::Tensor>>& from,

@@ -70,7 +70,7 @@ TEST(Decode, RecordedEventsMustBeOfListedProcesses) {
 TEST(Decode, RecordedEventsMustBeOfAKnownKind) {
   Failure failure{CallId(1), Error(ErrorKind::Remote, "no")};
   failure.report.emplace().processes.emplace_back();
-  failure.report->events.emplace_back().kind = static_cast<TraceEventKind>(4);
+  failure.report->events.emplace_back().kind = static_cast<TraceEventKind>(5);
   EXPECT_EQ(objection_to(carried(encode(std::move(failure)))),
             "a recorded event is of an unknown kind");
 }

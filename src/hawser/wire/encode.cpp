@@ -40,7 +40,8 @@ static_assert(agree(TraceEventKind::Range, fb::TraceEventKind::Range));
 static_assert(agree(TraceEventKind::Memory, fb::TraceEventKind::Memory));
 static_assert(agree(TraceEventKind::Call, fb::TraceEventKind::Call));
 static_assert(agree(TraceEventKind::Service, fb::TraceEventKind::Service));
-static_assert(agree(TraceEventKind::Service, fb::TraceEventKind::MAX));
+static_assert(agree(TraceEventKind::Part, fb::TraceEventKind::Part));
+static_assert(agree(TraceEventKind::Part, fb::TraceEventKind::MAX));
 static_assert(agree(RefusalReason::Malformed, fb::RefusalReason::Malformed));
 static_assert(agree(RefusalReason::Version, fb::RefusalReason::Version));
 static_assert(agree(RefusalReason::World, fb::RefusalReason::World));
@@ -210,7 +211,8 @@ Offset<fb::TraceEvent> write_event(Builder& builder, const TraceEvent& event) {
                           : write_vector<std::int64_t>(builder, event.shapes);
   return fb::CreateTraceEvent(builder, static_cast<fb::TraceEventKind>(event.kind), event.scope,
                               event.process, event.thread, name, event.start_ns, event.end_ns,
-                              event.call, event.begun_ns, event.done_ns, event.bytes, shapes);
+                              event.call, event.begun_ns, event.done_ns, event.bytes, shapes,
+                              event.received, event.sent, event.pass);
 }
 Offset<fb::TraceProcess> write_process(Builder& builder, const TraceProcess& process) {
   const auto name = write_text(builder, cut(process.name, kMaxNameBytes));

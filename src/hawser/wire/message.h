@@ -148,7 +148,7 @@ struct TraceNote {
   bool operator==(const TraceNote&) const = default;
 };
 
-enum class TraceEventKind : std::uint8_t { Range = 0, Memory = 1, Call = 2, Service = 3 };
+enum class TraceEventKind : std::uint8_t { Range = 0, Memory = 1, Call = 2, Service = 3, Part = 4 };
 
 // The fields are explained in protocol.fbs.
 struct TraceEvent {
@@ -164,6 +164,9 @@ struct TraceEvent {
   std::int64_t done_ns = 0;
   std::int64_t bytes = 0;
   std::vector<std::int64_t> shapes{};
+  std::uint64_t received = 0;
+  std::uint64_t sent = 0;
+  std::uint64_t pass = 0;
 
   bool operator==(const TraceEvent&) const = default;
 };

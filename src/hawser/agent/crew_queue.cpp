@@ -43,6 +43,12 @@ void Crew::post(UniqueFunction<void()> task) {
   enqueue(std::make_shared<FunctionTask>(std::move(task)), true);
 }
 
+void Crew::post_last(UniqueFunction<void()> task) {
+  Hand* const hand = this_hand();
+  if (!hand) return post(std::move(task));
+  hand->left_behind.push_back(std::make_shared<FunctionTask>(std::move(task)));
+}
+
 void Crew::enqueue(std::shared_ptr<Task> task, bool announce) {
   std::optional<Error> refusal;
   {

@@ -417,6 +417,10 @@ bool Crew::had_request_within(std::int64_t ns) const {
 }
 
 bool Crew::wait(Event& event, Deadline deadline) {
+  return look_on(event, deadline) || event.sleep_until(deadline);
+}
+
+bool Crew::look_on(Event& event, Deadline deadline) {
   if (event.happened()) return true;
   const auto me = this_thread();
   if (sit_down_to_wait(me)) {
@@ -426,8 +430,7 @@ bool Crew::wait(Event& event, Deadline deadline) {
       ended_.notify_all();
     }
   }
-  if (waiter_may_yield() && yield_to_pollers(event)) return true;
-  return event.sleep_until(deadline);
+  return event.happened() || (waiter_may_yield() && yield_to_pollers(event));
 }
 
 // A hand polls, and wants the core that this thread has: let it work through what is there instead

@@ -74,6 +74,8 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   // sees to `task` before that. On other threads it is post(). `task` should be brief.
   void post_last(UniqueFunction<void()> task);
   bool wait(Event& event, Deadline deadline) override;
+  // The same for as long as looking on is worth more than sleeping; false when it is no longer.
+  bool look_on(Event& event) { return look_on(event, Deadline::never()); }
 
   // Replies that this node is waiting for; a waiter then comes back to poll soon.
   void expect_reply() { replies_expected_.fetch_add(1, std::memory_order_relaxed); }
@@ -137,6 +139,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   Error thread_limit_error() const;
 
   // Waiting.
+  bool look_on(Event& event, Deadline deadline);
   bool waiter_may_yield();
   bool yield_to_pollers(Event& event);
   bool sit_down_to_wait(Seat::Sitter me);

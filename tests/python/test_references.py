@@ -146,6 +146,48 @@ def test_a_creation_that_takes_too_long_ends_what_waits_for_it(world: hawser.Nod
         world.run("other", value_of, late)
 
 
+def frames_sent(node: hawser.Node, to: str) -> int:
+    return next(each["frames_sent"] for each in node.inspect()["peers"] if each["name"] == to)
+
+
+@pytest.mark.parametrize("value", [None, True, 7, -(1 << 62), 2.5, "short", "", b"short", b""])
+def test_a_constant_comes_along_with_the_answer_to_its_creation(
+    world: hawser.Node, value: Any
+) -> None:
+    for _ in range(8):  # also when it is expected to
+        got = world.remote("peer", peers.echo, value).to_here()
+        assert got == value and type(got) is type(value)
+    ref = world.remote("peer", peers.echo, value)
+    ref._get_future().wait()
+    before = frames_sent(world, "peer")
+    assert all(ref.to_here() == value for _ in range(1000))
+    assert frames_sent(world, "peer") - before < 100  # what the ledgers say to each other
+    assert world.run("other", value_of, ref) == value
+    ref.release()
+    with pytest.raises(hawser.Invalid, match="released|deleted"):
+        ref.to_here()
+
+
+def test_what_is_no_constant_is_asked_for_each_time(world: hawser.Node) -> None:
+    ref = world.remote("peer", peers.echo, [1])
+    assert ref.to_here() == [1]
+    ref.rpc_sync().append(2)
+    assert ref.to_here() == [1, 2]
+    for value in [*[0] * 8, [1], 1, "x" * 1000, *["y"] * 8, b"z" * 100_000, 1 << 70, 2]:
+        assert world.remote("peer", peers.echo, value).to_here() == value
+
+
+def test_a_creator_that_sleeps_learns_that_the_value_is_there(world: hawser.Node) -> None:
+    for delay in (0.0, 0.001, 0.01, 0.1):
+        ref = world.remote("peer", slower_than, delay, 5)
+        began = time.monotonic()
+        ref._get_future().wait()
+        assert time.monotonic() - began < delay + 5
+    ref = world.remote("peer", slower_than, 0.01, 5)
+    eventually(lambda: ref._get_future().done())  # nobody waits
+    assert ref.to_here() == 5
+
+
 def test_await_gives_the_value(world: hawser.Node) -> None:
     async def fetch() -> Any:
         ref = world.remote("peer", slow, 3)

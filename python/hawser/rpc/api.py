@@ -226,13 +226,14 @@ def remote(
     timeout: float = UNSET_RPC_TIMEOUT,
 ) -> PyRRef:
     """As rpc_sync, but the result stays there: returns a reference to it at once."""
-    agent = _get_current_rpc_agent()
+    agent = _agent._current
+    if agent is None:
+        _not_initialized()
+    if type(to) is not str or to not in agent._members:
+        to = agent._name_of(to)
     if timeout <= 0:
         timeout = _special_timeout(timeout)
-    rref = agent._node.remote(agent._name_of(to), func, args or (), kwargs, timeout)
-    if torch.autograd._profiler_enabled():
-        rref._set_profiling_future(rref._get_future())
-    return rref
+    return agent._node.remote(to, func, args or (), kwargs, timeout)
 
 
 def _invoke_rpc(

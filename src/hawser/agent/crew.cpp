@@ -34,6 +34,13 @@ PollSeat::Sitter this_thread() {
   return mine;
 }
 
+// The crew in whose task this thread is, and as which hand.
+struct Serving {
+  const void* crew = nullptr;
+  void* hand = nullptr;
+};
+thread_local Serving serving;
+
 std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 // A task that should not throw, and does.
@@ -215,23 +222,36 @@ bool Crew::step_away(Roster& roster, bool replaced) {
 
 // After step_away(). What the task owns dies before the hand is a lookout again.
 void Crew::run_task(Hand& hand, std::shared_ptr<Task> task) {
-  hand.chain.store(number(task->chain()), std::memory_order_seq_cst);
   hand.running.store(true, std::memory_order_relaxed);
+  run_in(hand, std::move(task));
+  while (!hand.left_behind.empty()) {
+    for (auto& left : std::exchange(hand.left_behind, {})) run_in(hand, std::move(left));
+  }
+  hand.running.store(false, std::memory_order_relaxed);
+  hand.chain.store(0, std::memory_order_relaxed);
+  tasks_run_.fetch_add(1, std::memory_order_relaxed);
+  if (no_more_threads_.load(std::memory_order_relaxed)) no_more_threads_.store(false);
+  lookouts_.fetch_add(1, std::memory_order_seq_cst);
+}
+
+void Crew::run_in(Hand& hand, std::shared_ptr<Task> task) {
+  hand.chain.store(number(task->chain()), std::memory_order_seq_cst);
   // enqueue() looks the other way round: at the threads, after it has queued the task.
   if (queued_.load(std::memory_order_seq_cst) != 0 && no_thread_free()) {
     refuse_what_waits_for_itself();
   }
+  const Serving before = std::exchange(serving, {this, &hand});
   try {
     task->run();
   } catch (...) {
     log_thrown();
   }
   task.reset();
-  hand.running.store(false, std::memory_order_relaxed);
-  hand.chain.store(0, std::memory_order_relaxed);
-  tasks_run_.fetch_add(1, std::memory_order_relaxed);
-  if (no_more_threads_.load(std::memory_order_relaxed)) no_more_threads_.store(false);
-  lookouts_.fetch_add(1, std::memory_order_seq_cst);
+  serving = before;
+}
+
+Crew::Hand* Crew::this_hand() const {
+  return serving.crew == this ? static_cast<Hand*>(serving.hand) : nullptr;
 }
 
 // ------------------------------------------------------------------------------- the poll seat
@@ -403,14 +423,17 @@ bool Crew::had_request_within(std::int64_t ns) const {
 }
 
 bool Crew::wait(Event& event, Deadline deadline) {
+  return look_on(event, deadline) || event.sleep_until(deadline);
+}
+
+bool Crew::look_on(Event& event, Deadline deadline) {
   if (event.happened()) return true;
   const auto me = this_thread();
   if (sit_down_to_wait(me)) {
     poll_while_waiting(event, deadline, me);
     tell_who_waits_for_seat();
   }
-  if (waiter_may_yield() && yield_to_pollers(event)) return true;
-  return event.sleep_until(deadline);
+  return event.happened() || (waiter_may_yield() && yield_to_pollers(event));
 }
 
 bool Crew::sleep(Event& event, Deadline deadline) {
@@ -458,7 +481,8 @@ bool Crew::sit_down_to_wait(Seat::Sitter me) {
       (seat_.state() == Seat::State::WaiterAway && seat_.steal(me, Seat::State::WaiterPolls))) {
     return true;  // the bell is not armed while the seat is lent
   }
-  if (had_request_within(kRequestsAreComingNs)) return false;
+  // A handler that left the seat to a hand would have its reply after two wake-ups, not none.
+  if (!this_hand() && had_request_within(kRequestsAreComingNs)) return false;
   if (!seat_.take(me, Seat::State::WaiterPolls)) return false;
   set_->disarm();
   return true;

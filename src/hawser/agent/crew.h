@@ -49,6 +49,9 @@ struct CrewStats {
 //           already holds a hand is then refused with Overloaded: waiting for a thread could be
 //           waiting for itself.
 //   CREW-3  Everything submitted is run or refused, once. After stop() it is refused.
+//   CREW-4  What a task leaves behind with post_last() is run by its own hand, after it has
+//   returned
+//           and everything it owned is gone; no other hand is woken for it.
 //
 // Thread-safe. The threads share ownership: one whose handler does not return in time is left
 // behind by stop() and ends when it returns.
@@ -68,8 +71,13 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   void submit(std::shared_ptr<Task> task);
   void post(UniqueFunction<void()> task) override;
   void post_brief(UniqueFunction<void()> task) override;
+  // The same, for the end of a task that has nothing more to do than to return (CREW-4): nobody
+  // sees to `task` before that. On other threads it is post(). `task` should be brief.
+  void post_last(UniqueFunction<void()> task);
   bool wait(Event& event, Deadline deadline) override;
   bool sleep(Event& event, Deadline deadline) override;
+  // As wait(), for as long as looking on is worth more than sleeping; false when it is no longer.
+  bool look_on(Event& event) { return look_on(event, Deadline::never()); }
 
   // Replies that this node is waiting for; a waiter then comes back to poll soon.
   void expect_reply() { replies_expected_.fetch_add(1, std::memory_order_relaxed); }
@@ -84,6 +92,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
     std::thread::id id{};                 // also after the thread has been detached
     std::atomic<std::uint64_t> chain{0};  // of the task it runs
     std::atomic<bool> running{false};
+    std::vector<std::shared_ptr<Task>> left_behind{};  // by the task it runs; its own
   };
   struct Roster {
     std::list<Hand> hands;
@@ -104,6 +113,8 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   bool one_lookout_fewer();
   bool no_thread_free() const;
   void run_task(Hand& hand, std::shared_ptr<Task> task);
+  void run_in(Hand& hand, std::shared_ptr<Task> task);
+  Hand* this_hand() const;
 
   // The poll seat.
   void lead(Hand& hand, bool just_served);
@@ -131,6 +142,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   Error thread_limit_error() const;
 
   // Waiting.
+  bool look_on(Event& event, Deadline deadline);
   bool waiter_may_yield();
   bool yield_to_pollers(Event& event);
   bool sit_down_to_wait(Seat::Sitter me);

@@ -50,6 +50,12 @@ void Crew::post_brief(UniqueFunction<void()> task) {
   enqueue(std::make_shared<FunctionTask>(std::move(task), /*brief=*/true), true);
 }
 
+void Crew::post_last(UniqueFunction<void()> task) {
+  Hand* const hand = this_hand();
+  if (!hand) return post(std::move(task));
+  hand->left_behind.push_back(std::make_shared<FunctionTask>(std::move(task), /*brief=*/true));
+}
+
 void Crew::enqueue(std::shared_ptr<Task> task, bool announce) {
   announce = announce && !looks_at_queue_next();
   std::optional<Error> refusal;

@@ -72,6 +72,7 @@ class TestSink final : public transport::FrameSink {
     const std::lock_guard lock(mutex_);
     if (frame.kind == wire::Kind::Call) return std::exchange(requests_.at(number), nullptr);
     if (frame.kind == wire::Kind::Reply) {
+      last_reply_read_by = std::this_thread::get_id();
       replies_.at(number)->set();
     } else {
       notices_.at(number)();
@@ -96,6 +97,7 @@ class TestSink final : public transport::FrameSink {
     return notices_.size() - 1;
   }
   std::atomic<int> closed{0};
+  std::atomic<std::thread::id> last_reply_read_by{};
 
  private:
   std::mutex mutex_;
@@ -126,6 +128,7 @@ class TestNode {
   void notify(std::function<void()> notice) {
     send(wire::Kind::Cancel, sink_->add(std::move(notice)));
   }
+  std::thread::id last_reply_read_by() const { return sink_->last_reply_read_by; }
 
  private:
   void send(wire::Kind kind, std::size_t number) {
@@ -203,6 +206,82 @@ TEST(Crew, WhoSleepsLeavesTheSeatToHands) {
     node.request(task([&] { served.set(); }));
     EXPECT_TRUE(node.crew().sleep(served, Deadline::never()));
   }
+}
+
+TEST(Crew, RunsWhatATaskLeavesBehindOnTheSameHandAfterIt) {  // CREW-4
+  struct Gone {
+    std::atomic<bool>& said;
+    ~Gone() { said = true; }
+  };
+  for (const bool brief : {false, true}) {
+    SCOPED_TRACE(brief ? "said to be brief" : "not said to be brief");
+    TestNode node;
+    std::atomic<bool> gone{false};
+    std::vector<int> order;
+    std::thread::id hand;
+    std::latch done(1);
+    auto owned = std::make_shared<Gone>(gone);
+    auto leaves = [&, owned] {
+      hand = std::this_thread::get_id();
+      node.crew().post_last([&] {
+        EXPECT_EQ(std::this_thread::get_id(), hand);
+        EXPECT_TRUE(gone);
+        order.push_back(2);
+        node.crew().post_last([&] {
+          EXPECT_EQ(std::this_thread::get_id(), hand);
+          order.push_back(4);
+          done.count_down();
+        });
+      });
+      node.crew().post_last([] { throw std::runtime_error("thrown by what was left behind"); });
+      node.crew().post_last([&] { order.push_back(3); });
+      order.push_back(1);
+    };
+    owned.reset();
+    log::set_sink([](auto...) {});
+    node.request(task(std::move(leaves), {.brief = brief}));
+    done.wait();
+    EXPECT_TRUE(node.crew().stop(Deadline::never()));
+    log::set_sink(nullptr);
+    EXPECT_EQ(order, (std::vector{1, 2, 3, 4}));
+  }
+}
+
+TEST(Crew, RunsWhatOtherThreadsLeaveBehindAsWhatTheyPost) {
+  TestNode node, other;
+  std::latch done(2);
+  node.crew().post_last([&] { done.count_down(); });
+  std::latch left(1);
+  other.crew().post([&] {  // a hand, but of another crew
+    node.crew().post_last([&] {
+      done.count_down();
+      left.count_down();
+    });
+    left.wait();
+  });
+  done.wait();
+}
+
+// Unless the reply is there before it has sat down, as may happen now and then.
+TEST(Crew, AHandlerThatWaitsReadsItsReplyItself) {
+  TestNode node({.spin_limit = 1s});
+  bool by_itself = false;
+  for (int attempt = 0; attempt < 100 && !by_itself; ++attempt) {
+    Event replied;
+    std::thread::id handler;
+    std::latch waits(1), done(1);
+    node.request(task([&] {
+      handler = std::this_thread::get_id();
+      waits.count_down();
+      EXPECT_TRUE(node.crew().wait(replied, Deadline::never()));
+      done.count_down();
+    }));
+    waits.wait();
+    node.reply(replied);
+    done.wait();
+    by_itself = node.last_reply_read_by() == handler;
+  }
+  EXPECT_TRUE(by_itself);
 }
 
 TEST(Crew, SurvivesATaskThatThrows) {

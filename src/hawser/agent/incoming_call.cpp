@@ -35,6 +35,12 @@ bool IncomingCall::reply(wire::Payload&& payload, wire::Notes&& notes) {
              {.id = call_.id, .payload = std::move(payload), .notes = std::move(notes)});
 }
 
+bool IncomingCall::reply_at_leisure(wire::Payload&& payload, wire::Notes&& notes) {
+  return claim_answer() &&
+         path_->send_reply_at_leisure(
+             {.id = call_.id, .payload = std::move(payload), .notes = std::move(notes)});
+}
+
 bool IncomingCall::fail(Error error, wire::Payload&& payload,
                         std::optional<wire::TraceReport> report) {
   return claim_answer() && path_->send_failure({.id = call_.id,

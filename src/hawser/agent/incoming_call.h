@@ -42,6 +42,10 @@ class RequestHandler {
   // or not anybody still wants the answer.
   virtual void answer_received(wire::ReceivedPayload& payload, wire::Notes& notes,
                                const transport::PeerIdentity& from) = 0;
+  // On the thread that received the request, once it is entered: must be quick, and not run user
+  // code. True when there is nothing to run for it: it is answered, or will be when something else
+  // has happened.
+  virtual bool needs_no_run(const std::shared_ptr<IncomingCall>& /*call*/) { return false; }
   // On a hand of the crew: runs user code. Answers through `call`, now or later, from any thread.
   virtual void handle(std::shared_ptr<IncomingCall> call) = 0;
 };
@@ -51,6 +55,8 @@ class AnswerPath {
  public:
   virtual ~AnswerPath() = default;
   virtual bool send_reply(wire::Reply&& reply) = 0;
+  // The same, when nobody is likely to wait for it: a caller that sleeps is not woken.
+  virtual bool send_reply_at_leisure(wire::Reply&& reply) { return send_reply(std::move(reply)); }
   virtual bool send_failure(wire::Failure&& failure) = 0;
   virtual void call_answered(CallId id) = 0;
   // Whether the call must not start now; it is then run again when it may (FLOW-2).
@@ -79,6 +85,7 @@ class IncomingCall final : public transport::Task,
 
   // The first one counts. False when the call had been answered, or nobody waits any more.
   bool reply(wire::Payload&& payload, wire::Notes&& notes = {});
+  bool reply_at_leisure(wire::Payload&& payload, wire::Notes&& notes = {});
   bool fail(Error error, wire::Payload&& payload = {},
             std::optional<wire::TraceReport> report = std::nullopt);
 

@@ -237,6 +237,7 @@ std::shared_ptr<transport::Task> Session::accept_call(wire::InFrame&& frame,
     handler_.handle(std::move(incoming));
     return nullptr;
   }
+  if (handler_.needs_no_run(incoming)) return nullptr;
   return incoming;
 }
 
@@ -295,6 +296,15 @@ bool Session::send_reply(wire::Reply&& reply) {
   try {
     return send(wire::encode(std::move(reply)));
   } catch (const Error& error) {  // too large to be encoded
+    return send(wire::encode(wire::Failure{.id = id, .error = error, .payload = {}, .report = {}}));
+  }
+}
+
+bool Session::send_reply_at_leisure(wire::Reply&& reply) {
+  const CallId id = reply.id;
+  try {
+    return link_->send_at_leisure(wire::encode(std::move(reply)));
+  } catch (const Error& error) {
     return send(wire::encode(wire::Failure{.id = id, .error = error, .payload = {}, .report = {}}));
   }
 }

@@ -116,6 +116,7 @@ class Session final : public transport::FrameSink,
 
   // AnswerPath
   bool send_reply(wire::Reply&& reply) override;
+  bool send_reply_at_leisure(wire::Reply&& reply) override;
   bool send_failure(wire::Failure&& failure) override;
   void call_answered(CallId id) override;
   bool put_aside(const std::shared_ptr<IncomingCall>& call) override;

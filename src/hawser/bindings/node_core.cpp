@@ -160,6 +160,14 @@ std::shared_ptr<Function> NodeCore::served_function(std::string name, AnywhereOb
                                     });
 }
 
+NodeCore::Habit* NodeCore::habit_of(std::string_view function) {
+  constexpr std::size_t kMostKnown = 10'000;
+  if (function == kByValue) return nullptr;
+  const auto known = habits_.find(function);
+  if (known != habits_.end()) return &known->second;
+  return habits_.size() < kMostKnown ? &habits_[std::string(function)] : nullptr;
+}
+
 void NodeCore::serve(std::string name, PyObject* function) {
   node_->serve_function(served_function(std::move(name), AnywhereObject(Object::shared(function))));
 }

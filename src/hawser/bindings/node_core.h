@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "hawser/base/event.h"
 #include "hawser/base/guarded.h"
@@ -43,6 +45,21 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
 
   bool records_origins() const { return records_origins_; }
 
+  // Whether what a function leaves behind references has lately been so small and unchangeable that
+  // a copy came along with the answer: then who wants the value waits for that instead of asking.
+  // By the function's name; null when it has none or there are too many. Lives as long as the node.
+  struct Habit {
+    static constexpr int kSure = 4;
+    static constexpr int kMost = 16;
+    int copies_in_a_row = 0;
+
+    bool brings_copies() const { return copies_in_a_row >= kSure; }
+    void learn(bool brought) {
+      copies_in_a_row = brought ? std::min(copies_in_a_row + 1, kMost) : 0;
+    }
+  };
+  Habit* habit_of(std::string_view function);
+
   // A function under a name, for callers in any language.
   void serve(std::string name, PyObject* function);
 
@@ -57,6 +74,14 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
   const Trust trust_;
   Hooks hooks_;
   const bool records_origins_;
+  struct NameHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const {
+      return std::hash<std::string_view>()(name);
+    }
+  };
+  // With the interpreter lock.
+  std::unordered_map<std::string, Habit, NameHash, std::equal_to<>> habits_;
   std::unique_ptr<Node> node_;
 };
 

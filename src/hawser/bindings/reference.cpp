@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/rpc/py_rref.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <atomic>
 #include <sstream>
 
 #include "hawser/bindings/bind_autograd.h"
@@ -30,37 +31,57 @@ class CreationEnd {
  public:
   using Then = UniqueFunction<void(const std::optional<Error>&)>;
 
-  void happened(const std::optional<Error>& error) {
-    Then then;
-    {
-      auto state = state_.lock();
-      state->ended = true;
-      state->error = error;
-      then = std::move(state->then);
+  // `habit`: of the function that makes the value; may be null.
+  explicit CreationEnd(NodeCore::Habit* habit) : habit_(habit) {}
+  ~CreationEnd() {
+    Then* const then = then_.load(std::memory_order_acquire);
+    if (then != taken()) delete then;
+  }
+  CreationEnd(const CreationEnd&) = delete;
+
+  // With the interpreter lock, while there is the node.
+  bool is_expected_to_bring_copy() const { return habit_ && habit_->brings_copies(); }
+  void learn() {
+    if (habit_ && ended_.happened()) habit_->learn(!copy_.empty());
+  }
+
+  void happened(const agent::Answer& answer) {
+    error_ = answer.error;
+    if (!answer.error && answer.payload.value.size() <= kMostConstantBytes) {
+      copy_.assign(reinterpret_cast<const char*>(answer.payload.value.data()),
+                   answer.payload.value.size());
     }
-    if (then) then(error);
+    ended_.set();
+    const std::unique_ptr<Then> then(then_.exchange(taken(), std::memory_order_acq_rel));
+    if (then) (*then)(error_);
   }
   // Set once.
   void when_happened(Then then) {
-    std::optional<Error> error;
-    {
-      auto state = state_.lock();
-      if (!state->ended) {
-        state->then = std::move(then);
-        return;
-      }
-      error = state->error;
+    auto kept = std::make_unique<Then>(std::move(then));
+    Then* none = nullptr;
+    if (then_.compare_exchange_strong(none, kept.get(), std::memory_order_acq_rel)) {
+      kept.release();
+    } else {
+      (*kept)(error_);
     }
-    then(error);
   }
 
+  Event& ended() { return ended_; }
+  // Once it has ended: a copy of the value, as it travels. Empty if none came along.
+  const std::string& copy() const { return copy_; }
+
  private:
-  struct State {
-    bool ended = false;
-    std::optional<Error> error{};
-    Then then{};
-  };
-  Guarded<State> state_;
+  // In the place of `then_` when it has happened: nobody is called any more.
+  static Then* taken() {
+    static Then mark;
+    return &mark;
+  }
+
+  NodeCore::Habit* const habit_;
+  Event ended_;
+  std::string copy_;  // constant once it has ended, as is the error
+  std::optional<Error> error_;
+  std::atomic<Then*> then_{nullptr};  // there may be many references, and few are asked: no lock
 };
 
 }  // namespace
@@ -284,6 +305,42 @@ Object local_value(const Reference& reference) {
   }
 }
 
+Object read_along(const NodeCore& core, const std::string& copy) {
+  wire::ReceivedPayload payload;
+  payload.value = std::as_bytes(std::span(copy));
+  PayloadReader in(payload);
+  Object object = read_value(in, core.picklers());
+  in.finish();
+  return object;
+}
+
+// The value, if a copy of it has come along with the answer to the call that made it, or is
+// expected to in a moment. Null when the owner has to be asked: also where somebody else wants to
+// see that, as profiles do.
+Object copy_along(NodeCore& core, const Reference& reference) {
+  CreationEnd* const creation = reference.creation.get();
+  if (!creation || current_call() || engine::current_context() || trace::is_watched()) return {};
+  if (!creation->ended().happened() && !creation->is_expected_to_bring_copy()) return {};
+  if (creation->ended().happened() && creation->copy().empty()) return {};
+  {
+    const WithoutGil no_gil;
+    if (reference.handle()->error()) return {};
+    // Nobody is woken for that answer (LEISURE-1): who would sleep asks.
+    if (!core.node().look_on(creation->ended()) || creation->copy().empty()) return {};
+  }
+  return read_along(core, creation->copy());
+}
+
+Object fetch(NodeCore& core, const Reference& reference, std::optional<Duration> limit) {
+  Object value = copy_along(core, reference);
+  if (!value) {
+    value = run_written(core, {.to = reference.handle()->owner(), .timeout = limit},
+                        {wire::TargetKind::Method, {}, {}, reference.handle()});
+  }
+  if (reference.creation) reference.creation->learn();
+  return value;
+}
+
 // to_here(timeout=-1). METH_FASTCALL, as the calls of a node are.
 PyObject* to_here(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* names) {
   const Reference* reference = nullptr;
@@ -307,9 +364,7 @@ PyObject* to_here(PyObject* self, PyObject* const* given, Py_ssize_t count, PyOb
     core = reference->shared_core();
     const auto limit = unset ? std::nullopt : timeout_of(timeout);
     const engine::ContextScope scope(context_of_python());
-    return run_written(*core, {.to = reference->handle()->owner(), .timeout = limit},
-                       {wire::TargetKind::Method, {}, {}, reference->handle()})
-        .release();
+    return fetch(*core, *reference, limit).release();
   } catch (...) {
     set_python_error(core.get());
     return nullptr;
@@ -431,7 +486,7 @@ const BoundMethod* method_of(PyObject* function) {
 }
 
 Object create_reference(NodeCore& core, const CallOptions& options, WrittenCall&& call) {
-  auto end = std::make_shared<CreationEnd>();
+  auto end = std::make_shared<CreationEnd>(core.habit_of(call.function));
   std::string origin = origin_of(core);
   std::string type = call.returns ? call.returns->annotation_str() : std::string();
   std::shared_ptr<RefHandle> handle;
@@ -439,10 +494,11 @@ Object create_reference(NodeCore& core, const CallOptions& options, WrittenCall&
     const WithoutGil no_gil;
     handle = core.node().create_written(
         options, std::move(call), std::move(type),
-        [end](const std::optional<Error>& error) { end->happened(error); }, std::move(origin));
+        [end](const agent::Answer& answer) { end->happened(answer); }, std::move(origin));
   }
   auto reference = wrapped(core.weak_from_this(), std::move(handle));
   reference->creation = std::move(end);
+  if (trace::is_watched()) reference->profiling_future = creation_future(*reference);
   return Object::taken(py::cast(std::move(reference)).release().ptr());
 }
 

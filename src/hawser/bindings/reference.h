@@ -15,6 +15,9 @@ class module_;
 // nothing else. All functions need the interpreter lock.
 namespace hawser::bindings {
 
+// How large what Kept::constant_copy() returns may be.
+inline constexpr std::size_t kMostConstantBytes = 128;
+
 // A new Python object; `core` is the node that holds the reference.
 Object wrap_reference(const NodeCore& core, std::shared_ptr<RefHandle> handle);
 // Null for what is no reference of hawser's.

@@ -5,6 +5,7 @@
 #include "hawser/bindings/bind_node.h"
 #include "hawser/bindings/future.h"
 #include "hawser/bindings/imports.h"
+#include "hawser/bindings/reference.h"
 #include "hawser/bindings/target.h"
 #include "hawser/bindings/torch_bridge.h"
 
@@ -128,7 +129,7 @@ void reply_with(NodeCore& core, const CallContext& context, Object result) {
   context.function_returned();
   try {
     if (context.keeps_result()) {
-      auto kept = std::make_shared<KeptObject>(core.weak_from_this(), std::move(result));
+      auto kept = std::make_shared<KeptObject>(core.shared_from_this(), std::move(result));
       const WithoutGil no_gil;
       return context.keep(std::move(kept));
     }
@@ -198,6 +199,32 @@ void run_method(const std::shared_ptr<NodeCore>& core, const CallContext& contex
 }
 
 // ------------------------------------------------------------------------------- kept objects
+
+namespace {
+
+// As it travels; empty unless it is small and never changes.
+std::string constant_copy_of(PyObject* object, const Picklers& picklers) {
+  const PyTypeObject* const type = Py_TYPE(object);
+  const bool sized = type == &PyUnicode_Type || type == &PyBytes_Type;
+  const bool constant = sized || object == Py_None || type == &PyLong_Type ||
+                        type == &PyFloat_Type || type == &PyBool_Type;
+  if (!constant || picklers.custom) return {};
+  if (sized && PyObject_Size(object) > static_cast<Py_ssize_t>(kMostConstantBytes)) return {};
+  PayloadWriter out;
+  if (!write_plain(out, object)) return {};
+  const wire::Payload copy = out.finish();
+  if (copy.value.size() > kMostConstantBytes || !copy.segments.empty()) return {};
+  return std::string(reinterpret_cast<const char*>(copy.value.data()), copy.value.size());
+}
+
+}  // namespace
+
+KeptObject::KeptObject(const std::shared_ptr<NodeCore>& core, Object object,
+                       std::string script_type)
+    : core_(core),
+      constant_(constant_copy_of(object.get(), core->picklers())),
+      object_(std::move(object)),
+      script_type_(std::move(script_type)) {}
 
 std::string KeptObject::type_name() const {
   if (!script_type_.empty()) return script_type_;

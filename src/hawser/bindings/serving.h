@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -22,20 +23,24 @@ void run_method(const std::shared_ptr<NodeCore>& core, const CallContext& contex
 // A Python object behind references.
 class KeptObject final : public Kept {
  public:
-  // `script_type` is the qualified name of what scripts take the object to be, or empty.
-  KeptObject(std::weak_ptr<NodeCore> core, Object object, std::string script_type = {})
-      : core_(std::move(core)), object_(std::move(object)), script_type_(std::move(script_type)) {}
+  // `script_type` is the qualified name of what scripts take the object to be, or empty. With the
+  // interpreter lock.
+  KeptObject(const std::shared_ptr<NodeCore>& core, Object object, std::string script_type = {});
 
   PyObject* object() const { return object_.get(); }  // borrowed
 
   std::string type_name() const override;
   std::size_t bytes() const override;
   wire::Payload copy() override;
+  std::span<const std::byte> constant_copy() const override {
+    return std::as_bytes(std::span(constant_));
+  }
   c10::IValue script_value(const c10::TypePtr& declared) override;
   void call(const CallContext& context, std::string_view method) override;
 
  private:
   const std::weak_ptr<NodeCore> core_;
+  const std::string constant_;
   const AnywhereObject object_;
   const std::string script_type_;
 };

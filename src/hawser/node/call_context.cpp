@@ -1,14 +1,41 @@
 #include "hawser/node/call_context.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "hawser/node/autograd.h"
+#include "hawser/node/kept.h"
 #include "hawser/node/references.h"
 
 namespace hawser {
 namespace {
+
 thread_local const CallContext* serving = nullptr;
+
+// Whether nobody need be woken for the news that a value is there: the caller looks for such news
+// by itself while the creation is young (References, LEISURE-1), and its patience is far from over.
+bool may_be_answered_at_leisure(const agent::IncomingCall& call) {
+  using std::chrono::microseconds;
+  constexpr microseconds kYoung = std::chrono::milliseconds(1);
+  constexpr microseconds kAmple = std::chrono::milliseconds(100);
+  constexpr microseconds kMost = std::chrono::hours(24 * 365);
+  if (call.deadline().is_never()) return false;
+  const auto budget = microseconds(
+      static_cast<std::int64_t>(std::min<std::uint64_t>(call.call().budget_us, 2 * kMost.count())));
+  const Duration left = call.deadline().remaining(std::chrono::steady_clock::now());
+  return budget >= kAmple && budget <= kMost && budget - left < kYoung;
 }
+
+void answer_kept(agent::IncomingCall& call, wire::Payload&& copy, wire::Notes&& notes) {
+  if (may_be_answered_at_leisure(call)) {
+    call.reply_at_leisure(std::move(copy), std::move(notes));
+  } else {
+    call.reply(std::move(copy), std::move(notes));
+  }
+}
+
+}  // namespace
 
 const CallContext* current_call() { return serving; }
 
@@ -45,11 +72,19 @@ void CallContext::reply(wire::Payload&& payload, wire::Notes notes) const {
   references_->given(forks, caller.name, sent ? std::optional(caller.incarnation) : std::nullopt);
 }
 
+// Whether this thread serves the call, so that it has nothing more to do once that is answered. (A
+// future may be settled by a function that goes on.)
+bool CallContext::ends_here() const { return serving && serving->call_ == call_; }
+
 void CallContext::keep(std::shared_ptr<Kept> result) const {
-  static_cast<References::Expected*>(call_->attached().get())->fulfil(std::move(result));
+  wire::Payload copy;
+  copy.value = wire::ValueBytes(result->constant_copy());
   wire::Notes notes;
   if (service_) notes.report = service_->finish({});
-  call_->reply({}, std::move(notes));
+  // What comes for the value before it is there waits for it, so the answer need not.
+  answer_kept(*call_, std::move(copy), std::move(notes));
+  static_cast<References::Expected*>(call_->attached().get())
+      ->fulfil(std::move(result), ends_here());
 }
 
 void CallContext::fail(Error error, wire::Payload&& payload) const {
@@ -60,10 +95,10 @@ void CallContext::fail(Error error, wire::Payload&& payload) const {
     return;
   }
   static_cast<References::Expected*>(call_->attached().get())
-      ->fail({std::move(error), std::move(payload)});
+      ->fail({std::move(error), std::move(payload)}, ends_here());
   wire::Notes notes;
   notes.report = std::move(report);
-  call_->reply({}, std::move(notes));
+  answer_kept(*call_, {}, std::move(notes));
 }
 
 }  // namespace hawser

@@ -51,6 +51,7 @@ class CallContext {
   // The caller wants a reference to the result, which stays here: keep() is wanted, not reply().
   bool keeps_result() const { return call_->attached() != nullptr; }
   void reply(wire::Payload&& payload, wire::Notes notes = {}) const;
+  // A constant copy goes along with the answer, so that the caller need not come for it.
   void keep(std::shared_ptr<Kept> result) const;
   // Of a call that keeps its result: whoever asks for the result gets the error.
   void fail(Error error, wire::Payload&& payload = {}) const;
@@ -59,6 +60,8 @@ class CallContext {
   const std::shared_ptr<trace::Service>& service() const { return service_; }
 
  private:
+  bool ends_here() const;
+
   Node* node_;
   References* references_;
   Autograd* autograd_;

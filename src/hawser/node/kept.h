@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -33,6 +34,9 @@ class Kept {
   // What is sent to who asks for the value. Throws Error(Invalid), or KeptFailure, when it cannot
   // be sent.
   virtual wire::Payload copy() = 0;
+  // What is sent to who asks for it, of a value that is small and never changes; else empty. As
+  // long as the value lives, on any thread, without waiting.
+  virtual std::span<const std::byte> constant_copy() const { return {}; }
   // The value as scripts see it; `declared` is what the script takes it to be, or null. Throws as
   // copy() does.
   virtual c10::IValue script_value(const c10::TypePtr& declared);

@@ -247,7 +247,7 @@ void Node::Machinery::start(Node& node) {
   identity.incarnation = card.incarnation;
   references_ = std::make_shared<References>(
       refs::Self{card.name, card.incarnation, refs::origin_of(card.rank, card.incarnation)},
-      References::Surroundings{*agent_, control_, clock_, crew_, node, weak_from_this()});
+      References::Surroundings{*agent_, control_, clock_, crew_, bell_, node, weak_from_this()});
   autograd_ = std::make_shared<Autograd>(
       autograd::Self{card.name, card.incarnation, static_cast<std::uint16_t>(card.rank)},
       Autograd::Surroundings{*agent_, control_, clock_, crew_, serving_profiles_, weak_from_this(),
@@ -511,6 +511,15 @@ void Node::Machinery::handle(std::shared_ptr<agent::IncomingCall> call) {
                                                       : "Python functions")));
       return;
   }
+}
+
+// A call that is recorded is recorded from its arrival, by whoever runs it.
+bool Node::Machinery::needs_no_run(const std::shared_ptr<agent::IncomingCall>& call) {
+  const wire::ReceivedCall& message = call->call();
+  const bool is_recorded = message.notes.trace || serving_profiles_.wants() != 0;
+  if (message.target != wire::TargetKind::Method || is_recorded) return false;
+  return references_->serve_without_running(
+      CallContext(*node_, *references_, *autograd_, call, nullptr));
 }
 
 std::shared_ptr<trace::Service> Node::Machinery::recorded(const wire::ReceivedCall& call) {

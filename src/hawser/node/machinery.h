@@ -99,6 +99,7 @@ class Node::Machinery final : public agent::Workshop,
 
   // agent::RequestHandler
   void handle(std::shared_ptr<agent::IncomingCall> call) override;
+  bool needs_no_run(const std::shared_ptr<agent::IncomingCall>& call) override;
   agent::Preparation prepare(wire::ReceivedCall& call,
                              const transport::PeerIdentity& from) override;
   void answer_received(wire::ReceivedPayload& payload, wire::Notes& notes,

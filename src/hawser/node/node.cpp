@@ -232,9 +232,10 @@ References::Use Node::hold_references(std::string_view to, WrittenCall& call,
   return use;
 }
 
-std::shared_ptr<RefHandle> Node::create_written(
-    const CallOptions& options, WrittenCall&& call, std::string type,
-    UniqueFunction<void(const std::optional<Error>&)> on_created, std::string origin) {
+std::shared_ptr<RefHandle> Node::create_written(const CallOptions& options, WrittenCall&& call,
+                                                std::string type,
+                                                UniqueFunction<void(agent::Answer&&)> on_created,
+                                                std::string origin) {
   machinery_->refuse_if_inherited();
   const Timing timing = timing_of(options);
   if (origin.empty() && machinery_->options().record_reference_origins) {
@@ -249,7 +250,7 @@ std::shared_ptr<RefHandle> Node::create_written(
         [references = references.shared_from_this(), handle = creation.handle,
          on_created = std::move(on_created)](agent::Answer&& answer) mutable {
           references->creation_ended(*handle, answer);
-          if (on_created) on_created(answer.error);
+          if (on_created) on_created(std::move(answer));
         },
         &creation.ticket);
   } catch (const Error& error) {
@@ -290,6 +291,8 @@ Found Node::find_local(const RefHandle& handle, Duration timeout) {
   if (arrival->found.failure) throw arrival->found.failure->error;
   return arrival->found;
 }
+
+bool Node::look_on(Event& event) { return machinery_->crew()->look_on(event); }
 
 ScriptHost& Node::scripts() const { return machinery_->scripts(); }
 

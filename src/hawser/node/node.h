@@ -208,12 +208,15 @@ class Node {
                                       agent::AnswerHandler&& on_answer);
   void notify_written(std::string_view to, WrittenCall&& call);
   void serve_function(std::shared_ptr<Function> function);
-  // The result stays at the callee. `on_created` learns how the call ended, as an AnswerHandler.
+  // The result stays at the callee. `on_created` learns how the call ended, as an AnswerHandler;
+  // the payload is empty, or a copy of the value that is as good as any later one.
   std::shared_ptr<RefHandle> create_written(
       const CallOptions& options, WrittenCall&& call, std::string type,
-      UniqueFunction<void(const std::optional<Error>&)> on_created = nullptr,
-      std::string origin = {});
+      UniqueFunction<void(agent::Answer&&)> on_created = nullptr, std::string origin = {});
   std::shared_ptr<RefHandle> keep(std::shared_ptr<Kept> value, std::string origin = {});
+  // Looks after the network while that is worth more than to sleep, or until the event has
+  // happened; whether it has.
+  bool look_on(Event& event);
   // Of a value of this node, once it is there. Throws its failure, and Error(Timeout).
   Found find_local(const RefHandle& handle, Duration timeout);
   References& references() const;

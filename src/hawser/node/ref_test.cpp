@@ -168,6 +168,22 @@ TEST_P(ThreeNodes, AReferenceIsUsedAndGivenOnBeforeItsValueExists) {
   EXPECT_EQ(clone.call<std::int64_t>("value").get(), 5);
 }
 
+TEST_P(ThreeNodes, MethodsThatHaveWaitedForTheValueMayWaitForEachOther) {
+  std::latch both(2);
+  b_.serve_method("meet", [&](Counter&) { both.arrive_and_wait(); });
+  const Ref<Counter> counter = a_.remote<Counter>("b", "slow", 5);
+  auto first = counter.call<void>("meet");
+  auto second = counter.call<void>("meet");
+  go_on_.count_down();
+  first.get();
+  second.get();
+}
+
+TEST_P(ThreeNodes, ACreatorThatSleepsLearnsThatTheValueIsThere) {  // LEISURE-1
+  const Ref<Counter> counter = a_.remote<Counter>("b", "make", 5);
+  eventually([&] { return counter.confirmed(); });
+}
+
 TEST_P(ThreeNodes, TheErrorOfAFunctionIsThatOfItsValueAndTravelsAlongTheChain) {
   const Ref<std::int64_t> broken = a_.remote<std::int64_t>("b", "broken");
   const Error first = error_of([&] { broken.fetch().get(); });

@@ -4,11 +4,13 @@
 #include <type_traits>
 #include <utility>
 
+#include "hawser/agent/crew.h"
 #include "hawser/base/log.h"
 #include "hawser/node/call_context.h"
 #include "hawser/node/function.h"
 #include "hawser/refs/ticket.h"
 #include "hawser/refs/wire_form.h"
+#include "hawser/transport/doorbell.h"
 
 namespace hawser {
 namespace {
@@ -81,28 +83,40 @@ void RefHandle::release() {
 }
 
 // Lock-free: see HANDLE-1.
-void References::ended(const RefHandle& handle) {
-  auto* const one = new Ended{handle.id_, handle.fork_};
-  one->next = ended_.load(std::memory_order_relaxed);
-  while (!ended_.compare_exchange_weak(one->next, one, std::memory_order_release,
+void References::leave_slip(Slip slip) {
+  auto* const one = new Slip(slip);
+  one->next = slips_.load(std::memory_order_relaxed);
+  while (!slips_.compare_exchange_weak(one->next, one, std::memory_order_release,
                                        std::memory_order_relaxed)) {
   }
 }
 
-void References::tell_of_ended(State& state, TimePoint now) {
-  Ended* next = ended_.exchange(nullptr, std::memory_order_acquire);
+void References::ended(const RefHandle& handle) { leave_slip({handle.id_, handle.fork_}); }
+
+void References::read_slips(State& state, TimePoint now) {
+  Slip* latest = slips_.exchange(nullptr, std::memory_order_acquire);
+  Slip* next = nullptr;
+  while (latest) {  // the oldest first
+    Slip* const before = std::exchange(latest->next, next);
+    next = std::exchange(latest, before);
+  }
   while (next) {
-    const std::unique_ptr<Ended> one(next);
-    next = one->next;
-    handles_alive_.fetch_sub(1, std::memory_order_relaxed);
-    if (!one->fork) {
-      state.ledger.let_go(one->id, now);
+    const std::unique_ptr<Slip> slip(next);
+    next = slip->next;
+    if (slip->created_by) {
+      --state.creating;
+      state.ledger.created(*slip->fork, *slip->created_by, now);
       continue;
     }
-    const auto known = state.handles.find(*one->fork);
+    handles_alive_.fetch_sub(1, std::memory_order_relaxed);
+    if (!slip->fork) {
+      state.ledger.let_go(slip->id, now);
+      continue;
+    }
+    const auto known = state.handles.find(*slip->fork);
     // A copy of the ticket may have come since, and with it another handle.
     if (known != state.handles.end() && known->second.handle.expired()) state.handles.erase(known);
-    state.ledger.drop(*one->fork, now);
+    state.ledger.drop(*slip->fork, now);
   }
 }
 
@@ -125,14 +139,14 @@ References::References(refs::Self self, Surroundings surroundings)
       state_(std::in_place, std::move(self)) {}
 
 References::~References() {
-  for (Ended* next = ended_.load(std::memory_order_acquire); next;) {
-    const std::unique_ptr<Ended> one(next);
+  for (Slip* next = slips_.load(std::memory_order_acquire); next;) {
+    const std::unique_ptr<Slip> one(next);
     next = one->next;
   }
 }
 
 template <class Event>
-bool References::tell(Event event, Post post) {
+bool References::tell(Event event, Manner manner) {
   const auto alive = out_.alive.lock();
   if (!alive) return false;
   const TimePoint now = out_.clock.now();
@@ -141,10 +155,10 @@ bool References::tell(Event event, Post post) {
   {
     auto state = state_.lock();
     if (state->closed) return false;
-    tell_of_ended(*state, now);
+    if (manner.slips_first) read_slips(*state, now);
     event(*state, now);
-    actions =
-        post == Post::Now ? state->ledger.take_actions(now) : state->ledger.take_actions_here();
+    actions = manner.post == Post::Now ? state->ledger.take_actions(now)
+                                       : state->ledger.take_actions_here();
     timer = next_timer(*state, now);
   }
   if (timer) {
@@ -152,13 +166,13 @@ bool References::tell(Event event, Post post) {
       if (const auto self = weak.lock()) self->timer_fired();
     });
   }
-  perform(std::move(actions));
+  perform(std::move(actions), manner.at_the_end);
   return true;
 }
 
 template <class Event>
-void References::ask(Event event) {
-  if (!tell(std::move(event))) throw closed_error();
+void References::ask(Event event, Manner manner) {
+  if (!tell(std::move(event), manner)) throw closed_error();
 }
 
 // When tell() is wanted next, if nobody has seen to that yet.
@@ -166,33 +180,65 @@ std::optional<TimePoint> References::next_timer(State& state, TimePoint now) {
   const Deadline due = state.ledger.next_due();
   TimePoint at = due.is_never() ? TimePoint::max() : due.at();
   if (handles_alive_.load(std::memory_order_relaxed) > 0) at = std::min(at, now + kTidyInterval);
-  if (state.ledger.has_something_to_say()) at = std::min(at, now + kPostInterval);
+  const bool looks_soon = state.creating > 0 && now - state.last_creation < kQuickCreation;
+  if (looks_soon || state.ledger.has_something_to_say()) at = std::min(at, now + kPostInterval);
   if (at >= state.timer_due) return std::nullopt;
   state.timer_due = at;
   return at;
 }
 
 void References::timer_fired() {
+  bool creating = false;
   tell(
-      [](State& state, TimePoint now) {
+      [&](State& state, TimePoint now) {
         if (state.timer_due <= now) state.timer_due = TimePoint::max();
         state.ledger.tick(now);
+        creating = state.creating > 0;
       },
-      Post::Now);
+      {.post = Post::Now});
+  if (creating) out_.bell->ring_if_asleep();  // LEISURE-1
 }
 
 // Those who wait for what has just happened to the fork.
-References::Handle References::take_known(const refs::ForkId& fork) {
-  Handle taken;
-  auto state = state_.lock();
-  const auto known = state->handles.find(fork);
-  if (known == state->handles.end()) return taken;
-  taken.uses.swap(known->second.uses);
-  taken.waiting.swap(known->second.waiting);
-  return taken;
+References::Watchers References::take_watchers(const refs::ForkId& fork) {
+  std::unique_ptr<Watchers> taken;
+  {
+    auto state = state_.lock();
+    const auto known = state->handles.find(fork);
+    if (known != state->handles.end()) taken = std::move(known->second.watchers);
+  }
+  return taken ? std::move(*taken) : Watchers{};
 }
 
-void References::perform(refs::Actions&& actions) {
+// Those who only want a copy of the value get it from the hand that has made it, if there is one:
+// waking another would take longer. Methods may take any time, and wait for each other.
+void References::wake(const refs::Wake& wake, bool at_the_end) {
+  Waiting waiting;
+  {
+    auto state = state_.lock();
+    const auto known = state->waiting.find(static_cast<std::uint64_t>(wake.waiter));
+    if (known == state->waiting.end()) return;
+    waiting = std::move(known->second);
+    state->waiting.erase(known);
+  }
+  const bool here = at_the_end && waiting.brief;
+  auto task = [self = shared_from_this(), finding = wake.finding,
+               waiting = std::move(waiting)]() mutable {
+    Found what;
+    {
+      auto state = self->state_.lock();
+      what = self->found(*state, waiting.id, finding);
+    }
+    waiting.then(std::move(what));
+  };
+  if (here) {
+    out_.crew->post_last(std::move(task));
+  } else {
+    out_.crew->post(std::move(task));
+  }
+}
+
+void References::perform(refs::Actions&& actions, bool at_the_end) {
   std::vector<refs::RefId> dropped;
   for (refs::Action& action : actions) {
     if (auto* send = std::get_if<refs::Send>(&action)) {
@@ -207,23 +253,14 @@ void References::perform(refs::Actions&& actions) {
       out_.agent.tell_lost(told->party.name, told->party.incarnation);
     } else if (auto* drop = std::get_if<refs::DropValue>(&action)) {
       dropped.push_back(drop->ref);
-    } else if (auto* wake = std::get_if<refs::Wake>(&action)) {
-      UniqueFunction<void(refs::Finding)> then;
-      {
-        auto state = state_.lock();
-        const auto waiting = state->waiting.find(static_cast<std::uint64_t>(wake->waiter));
-        if (waiting == state->waiting.end()) continue;
-        then = std::move(waiting->second);
-        state->waiting.erase(waiting);
-      }
-      out_.scheduler->post(
-          [then = std::move(then), finding = wake->finding]() mutable { then(finding); });
+    } else if (auto* woken = std::get_if<refs::Wake>(&action)) {
+      wake(*woken, at_the_end);
     } else if (auto* confirmed = std::get_if<refs::Confirmed>(&action)) {
-      for (const auto& event : take_known(confirmed->fork).waiting) event->set();
+      for (const auto& event : take_watchers(confirmed->fork).waiting) event->set();
     } else if (auto* failed = std::get_if<refs::Failed>(&action)) {
-      const Handle known = take_known(failed->fork);
-      for (const auto& event : known.waiting) event->set();
-      for (const auto& [use, call] : known.uses) agent::Agent::cancel(call, failed->why);
+      const Watchers watchers = take_watchers(failed->fork);
+      for (const auto& event : watchers.waiting) event->set();
+      for (const auto& [use, call] : watchers.uses) agent::Agent::cancel(call, failed->why);
     }
   }
   if (dropped.empty()) return;
@@ -238,8 +275,7 @@ void References::perform(refs::Actions&& actions) {
     }
   }
   // Destructors of values are user code.
-  if (!values->empty())
-    out_.scheduler->post([values = std::move(values)]() mutable { values.reset(); });
+  if (!values->empty()) out_.crew->post([values = std::move(values)]() mutable { values.reset(); });
 }
 
 // ------------------------------------------------------------------------------- the program
@@ -264,7 +300,7 @@ std::shared_ptr<RefHandle> References::keep(std::shared_ptr<Kept> value, std::st
 References::Creation References::create(const std::string& owner, std::string_view function,
                                         std::string type, std::string origin) {
   Creation creation;
-  ask([&](State& state, TimePoint now) {
+  const auto event = [&](State& state, TimePoint now) {
     std::optional<refs::ForkId> fork;
     if (owner == self_) {
       const refs::RefId id = state.ledger.make(false, now);
@@ -274,12 +310,15 @@ References::Creation References::create(const std::string& owner, std::string_vi
       creation.ticket.ref_local = id.local;
     } else {
       creation.ticket = state.ledger.create(owner, type, now);
+      ++state.creating;
+      state.last_creation = now;
       fork = refs::fork_of(creation.ticket);
     }
     creation.handle =
         new_handle(state, owner, refs::ref_of(creation.ticket), fork, std::move(type));
     creation.handle->origin_ = std::move(origin);
-  });
+  };
+  ask(event, {.slips_first = false});
   return creation;
 }
 
@@ -291,19 +330,17 @@ void References::creation_ended(const RefHandle& handle, const agent::Answer& an
   if (handle.is_owner()) {
     // It never ran, or nobody knows how it ended.
     if (!answer.error) return;
-    settle(handle.id(), Found{.failure = KeptFailure{why(), {}}});
+    settle(handle.id(), Found{.failure = KeptFailure{why(), {}}}, /*at_the_end=*/false);
     tell([&](State& state, TimePoint) {
       const auto known = state.values.find(handle.id());
-      if (known != state.values.end()) known->second.not_created = true;
+      if (known != state.values.end()) known->second.not_created = known->second.failure != nullptr;
     });
     return;
   }
+  if (!answer.error) return leave_slip({handle.id_, handle.fork_, answer.sent_to});
   tell([&](State& state, TimePoint now) {
-    if (answer.error) {
-      state.ledger.creation_failed(*handle.fork(), why(), answer.sent_to, now);
-    } else {
-      state.ledger.created(*handle.fork(), *answer.sent_to, now);
-    }
+    --state.creating;
+    state.ledger.creation_failed(*handle.fork(), why(), answer.sent_to, now);
   });
 }
 
@@ -313,7 +350,7 @@ std::shared_ptr<Event> References::answer_of_owner(const RefHandle& handle) {
   tell([&](State& state, TimePoint) {
     if (state.ledger.confirmed(*handle.fork()) || state.ledger.error(*handle.fork())) return;
     event = std::make_shared<Event>();
-    state.handles[*handle.fork()].waiting.push_back(event);
+    state.handles[*handle.fork()].watched().waiting.push_back(event);
   });
   return event;
 }
@@ -329,8 +366,8 @@ References::Use References::begin_use(const RefHandle& handle) {
       refusal = owner.error();
     } else if (!state.ledger.confirmed(*handle.fork())) {
       use = Use{state.next_number++};
-      state.handles[*handle.fork()].uses.emplace(static_cast<std::uint64_t>(use),
-                                                 agent::CallHandle{});
+      state.handles[*handle.fork()].watched().uses.emplace(static_cast<std::uint64_t>(use),
+                                                           agent::CallHandle{});
     }
   });
   if (refusal) throw *refusal;
@@ -342,7 +379,9 @@ void References::end_use(const RefHandle& handle, Use use) {
   tell([&](State& state, TimePoint now) {
     if (use != Use::Safe) {
       const auto known = state.handles.find(*handle.fork());
-      if (known != state.handles.end()) known->second.uses.erase(static_cast<std::uint64_t>(use));
+      if (known != state.handles.end() && known->second.watchers) {
+        known->second.watchers->uses.erase(static_cast<std::uint64_t>(use));
+      }
     }
     state.ledger.end_use(*handle.fork(), now);
   });
@@ -354,15 +393,30 @@ void References::cancel_with(const RefHandle& handle, Use use, const agent::Call
   tell([&](State& state, TimePoint) {
     failed = state.ledger.error(*handle.fork());
     const auto known = state.handles.find(*handle.fork());
-    if (failed || known == state.handles.end()) return;
-    const auto entry = known->second.uses.find(static_cast<std::uint64_t>(use));
-    if (entry != known->second.uses.end()) entry->second = call;  // else it has ended already
+    if (failed || known == state.handles.end() || !known->second.watchers) return;
+    auto& uses = known->second.watchers->uses;
+    const auto entry = uses.find(static_cast<std::uint64_t>(use));
+    if (entry != uses.end()) entry->second = call;  // else it has ended already
   });
   if (failed) agent::Agent::cancel(call, *failed);
 }
 
 void References::when_there(const RefHandle& handle, UniqueFunction<void(Found)> then) {
-  wait_for(handle.id(), std::move(then), nullptr);
+  Waiting waiting{std::move(then), handle.id(), true};
+  std::optional<Found> found;
+  ask([&](State& state, TimePoint now) {
+    found = find_or_wait(state, now, state.next_number++, waiting);
+  });
+  if (found) waiting.then(std::move(*found));
+}
+
+// Nothing when the value does not exist yet: then somebody waits for it now.
+std::optional<Found> References::find_or_wait(State& state, TimePoint now, std::uint64_t number,
+                                              Waiting& waiting) {
+  const refs::Finding finding = state.ledger.wait(waiting.id, refs::Waiter{number}, now);
+  if (finding != refs::Finding::Pending) return found(state, waiting.id, finding);
+  state.waiting.emplace(number, std::move(waiting));
+  return std::nullopt;
 }
 
 Found References::found(const State& state, const refs::RefId& id, refs::Finding finding) const {
@@ -371,7 +425,7 @@ Found References::found(const State& state, const refs::RefId& id, refs::Finding
     return {.value = known->second.value};
   }
   if (finding == refs::Finding::Failed && known != state.values.end()) {
-    return {.failure = known->second.failure};
+    return {.failure = *known->second.failure};
   }
   return {.failure = KeptFailure{Error(ErrorKind::PeerLost,
                                        "there is no value " + refs::to_string(id) + " on '" +
@@ -462,18 +516,20 @@ void References::adopt(wire::ReceivedPayload& payload) {
 // ------------------------------------------------------------------------------- serving
 
 References::Expected::~Expected() {
+  if (done_.load()) return;
   fail({Error(ErrorKind::Cancelled, "the call that should have made the value ended without it"),
-        {}});
+        {}},
+       /*at_the_end=*/false);
 }
 
-void References::Expected::fulfil(std::shared_ptr<Kept> value) {
+void References::Expected::fulfil(std::shared_ptr<Kept> value, bool at_the_end) {
   if (done_.exchange(true)) return;
-  references_->settle(id_, Found{.value = std::move(value)});
+  references_->settle(id_, Found{.value = std::move(value)}, at_the_end);
 }
 
-void References::Expected::fail(KeptFailure failure) {
+void References::Expected::fail(KeptFailure failure, bool at_the_end) {
   if (done_.exchange(true)) return;
-  references_->settle(id_, Found{.failure = std::move(failure)});
+  references_->settle(id_, Found{.failure = std::move(failure)}, at_the_end);
 }
 
 std::shared_ptr<References::Expected> References::accept(const wire::ReferenceTicket& ticket,
@@ -492,8 +548,8 @@ std::shared_ptr<References::Expected> References::accept(const wire::ReferenceTi
 }
 
 // A value that is there twice, or that nobody wants any more, dies here.
-void References::settle(const refs::RefId& id, Found outcome) {
-  tell([&](State& state, TimePoint) {
+void References::settle(const refs::RefId& id, Found outcome, bool at_the_end) {
+  const auto event = [&](State& state, TimePoint) {
     const auto known = state.values.find(id);
     if (known == state.values.end() || known->second.value || known->second.failure) return;
     Value& value = known->second;
@@ -503,44 +559,70 @@ void References::settle(const refs::RefId& id, Found outcome) {
     const bool success = outcome.value != nullptr;
     if (!state.ledger.fulfil(id, success)) return;
     value.value = std::move(outcome.value);
-    value.failure = std::move(outcome.failure);
-  });
+    if (!success) value.failure = std::make_unique<KeptFailure>(std::move(*outcome.failure));
+  };
+  tell(event, {.at_the_end = at_the_end});
 }
+
+namespace {
+
+refs::RefId subject_of(const CallContext& context) {
+  const wire::RefName subject = *context.call()->call().subject;
+  return {subject.on, subject.local};
+}
+
+}  // namespace
 
 void References::serve(const CallContext& context) {
-  const wire::RefName subject = *context.call()->call().subject;
-  wait_for(
-      refs::RefId{subject.on, subject.local},
-      [context](const Found& found) { serve_found(context, found); }, &context);
-}
-
-void References::wait_for(const refs::RefId& id, UniqueFunction<void(Found)> then,
-                          const CallContext* on_behalf_of) {
-  std::optional<Found> now_there;
+  const bool is_fetch = context.call()->call().function.empty();
+  Waiting waiting{[context](const Found& found) { serve_found(context, found); },
+                  subject_of(context), is_fetch};
+  const refs::RefId id = waiting.id;
+  std::optional<Found> found;
   std::uint64_t number = 0;
   ask([&](State& state, TimePoint now) {
     number = state.next_number++;
-    const refs::Finding finding = state.ledger.wait(id, refs::Waiter{number}, now);
-    if (finding != refs::Finding::Pending) {
-      now_there = found(state, id, finding);
-      return;
-    }
-    state.waiting.emplace(number, [self = shared_from_this(), id,
-                                   then = std::move(then)](refs::Finding later) mutable {
-      Found what;
-      {
-        auto held = self->state_.lock();
-        what = self->found(*held, id, later);
-      }
-      then(std::move(what));
-    });
+    found = find_or_wait(state, now, number, waiting);
   });
-  if (now_there) return then(std::move(*now_there));
-  if (!on_behalf_of) return;
-  on_behalf_of->on_cancel([weak = weak_from_this(), id, number] {
+  if (found) return waiting.then(std::move(*found));
+  stop_waiting_when_cancelled(context, id, number);
+}
+
+bool References::serve_without_running(const CallContext& context) {
+  const refs::RefId id = subject_of(context);
+  const bool is_fetch = context.call()->call().function.empty();
+  const bool may_be_constant = is_fetch && !context.keeps_result() &&
+                               context.call()->payload().value.empty() &&
+                               !context.autograd_context();
+  std::uint64_t number = 0;
+  bool waits = false;
+  wire::Payload constant;
+  tell([&](State& state, TimePoint now) {
+    number = state.next_number++;
+    const refs::Finding finding = state.ledger.wait(id, refs::Waiter{number}, now);
+    if (finding == refs::Finding::Pending) {
+      waits = true;
+      state.waiting.emplace(
+          number,
+          Waiting{[context](const Found& found) { serve_found(context, found); }, id, is_fetch});
+    } else if (finding == refs::Finding::Ready && may_be_constant) {
+      const auto known = state.values.find(id);
+      if (known == state.values.end()) return;
+      constant.value = wire::ValueBytes(known->second.value->constant_copy());
+    }
+  });
+  if (waits) stop_waiting_when_cancelled(context, id, number);
+  if (constant.value.empty()) return waits;
+  context.reply(std::move(constant));
+  return true;
+}
+
+void References::stop_waiting_when_cancelled(const CallContext& context, const refs::RefId& id,
+                                             std::uint64_t number) {
+  context.on_cancel([weak = weak_from_this(), id, number] {
     const auto self = weak.lock();
     if (!self) return;
-    UniqueFunction<void(refs::Finding)> dying;  // after the lock
+    Waiting dying;  // after the lock
     self->tell([&](State& state, TimePoint now) {
       const auto waiting = state.waiting.find(number);
       if (waiting == state.waiting.end()) return;
@@ -600,12 +682,12 @@ void References::received(const std::string& peer, Incarnation incarnation,
 // ------------------------------------------------------------------------------- the end
 
 void References::release_all() {
-  tell([](State& state, TimePoint now) { state.ledger.release_all(now); }, Post::Now);
+  tell([](State& state, TimePoint now) { state.ledger.release_all(now); }, {.post = Post::Now});
 }
 
 bool References::idle() {
   bool idle = true;
-  tell([&](State& state, TimePoint) { idle = state.ledger.idle(); }, Post::Now);
+  tell([&](State& state, TimePoint) { idle = state.ledger.idle(); }, {.post = Post::Now});
   return idle;
 }
 
@@ -627,9 +709,17 @@ void References::close() {
     handles.swap(state->handles);
   }
   // Nobody is left waiting for what will not come.
-  for (auto& [number, then] : waiting) then(refs::Finding::Gone);
+  for (auto& [number, somebody] : waiting) {
+    Found nothing;
+    {
+      auto state = state_.lock();
+      nothing = found(*state, somebody.id, refs::Finding::Gone);
+    }
+    somebody.then(std::move(nothing));
+  }
   for (const auto& [fork, handle] : handles) {
-    for (const auto& event : handle.waiting) event->set();
+    if (!handle.watchers) continue;
+    for (const auto& event : handle.watchers->waiting) event->set();
   }
 }
 

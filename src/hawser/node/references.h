@@ -14,11 +14,17 @@
 #include "hawser/agent/incoming_call.h"
 #include "hawser/base/clock.h"
 #include "hawser/base/guarded.h"
-#include "hawser/base/scheduler.h"
 #include "hawser/base/timers.h"
 #include "hawser/node/kept.h"
 #include "hawser/refs/ledger.h"
 #include "hawser/tensor/value_codec.h"
+
+namespace hawser::agent {
+class Crew;
+}
+namespace hawser::transport {
+class Doorbell;
+}
 
 namespace hawser {
 
@@ -101,8 +107,13 @@ struct RefCounts {
 // the agent, and keeps the values. One lock is around the ledger and the values; what the ledger
 // wants done is done after it is released, and no value is destroyed under it.
 //
-//   HANDLE-1  A handle's end is put on a list without a lock. Whoever next takes the lock tells the
-//             ledger; while there are handles a timer does it every kTidyInterval.
+//   HANDLE-1  A handle's end, and that a value was created, is put on a list without a lock.
+//   Whoever
+//             next takes the lock tells the ledger first; while there are handles a timer does it
+//             every kTidyInterval. (Only create() leaves the list alone: its caller is in a hurry.)
+//   LEISURE-1 Owners do not wake a creator to tell it that a value is there: it finds that out when
+//   it
+//             is awake, or by a timer that has it look at its links.
 //
 // Thread-safe; never blocks.
 class References : public std::enable_shared_from_this<References> {
@@ -111,7 +122,8 @@ class References : public std::enable_shared_from_this<References> {
     agent::Agent& agent;
     Timers& timers;
     const Clock& clock;
-    std::shared_ptr<Scheduler> scheduler;
+    std::shared_ptr<agent::Crew> crew;
+    std::shared_ptr<transport::Doorbell> bell;
     Node& node;
     // While this is there, so is all of the above (but the node, which ends with close()).
     std::weak_ptr<void> alive;
@@ -146,7 +158,7 @@ class References : public std::enable_shared_from_this<References> {
   void cancel_with(const RefHandle& handle, Use use, const agent::CallHandle& call);
 
   // Of a value of this node: `then` is called with it, or with its failure, at once or later on the
-  // scheduler.
+  // crew. It must be brief.
   void when_there(const RefHandle& handle, UniqueFunction<void(Found)> then);
 
   // ------ for messages ------
@@ -168,9 +180,10 @@ class References : public std::enable_shared_from_this<References> {
         : references_(std::move(references)), id_(id) {}
     ~Expected();
     Expected(const Expected&) = delete;
-    // The first one counts.
-    void fulfil(std::shared_ptr<Kept> value);
-    void fail(KeptFailure failure);
+    // The first one counts. `at_the_end`: on a hand of the crew that has nothing more to do than to
+    // return; it then sees to those who wait for a copy of the value.
+    void fulfil(std::shared_ptr<Kept> value, bool at_the_end);
+    void fail(KeptFailure failure, bool at_the_end);
 
    private:
     const std::shared_ptr<References> references_;
@@ -182,6 +195,8 @@ class References : public std::enable_shared_from_this<References> {
                                    const agent::Caller& from);
   // Serves a call on a value of this node: at once, or when the value is there.
   void serve(const CallContext& context);
+  // The same where no user code may run: a call that needs some is left alone (false).
+  bool serve_without_running(const CallContext& context);
 
   // ------ what the agent reports ------
   void connected(const std::string& peer, Incarnation incarnation);
@@ -207,15 +222,30 @@ class References : public std::enable_shared_from_this<References> {
   friend class RefHandle;
   struct Value {
     std::shared_ptr<Kept> value{};
-    std::optional<KeptFailure> failure{};
+    std::unique_ptr<KeptFailure> failure{};  // large, and rare
     std::string made_by{};
     std::string origin{};
     bool not_created = false;  // the call that should have made it failed as a call
   };
-  struct Handle {
-    std::weak_ptr<RefHandle> handle{};
+  // Those who want to know how it goes on with a reference that is not confirmed.
+  struct Watchers {
     std::unordered_map<std::uint64_t, agent::CallHandle> uses{};  // that end when it fails
     std::vector<std::shared_ptr<Event>> waiting{};                // for the owner to answer
+  };
+  struct Handle {
+    std::weak_ptr<RefHandle> handle{};
+    std::unique_ptr<Watchers> watchers{};  // null: none
+
+    Watchers& watched() {
+      if (!watchers) watchers = std::make_unique<Watchers>();
+      return *watchers;
+    }
+  };
+  // Somebody who waits for a value of this node.
+  struct Waiting {
+    UniqueFunction<void(Found)> then{};
+    refs::RefId id{};
+    bool brief = false;
   };
   struct State {
     explicit State(refs::Self self)
@@ -224,48 +254,63 @@ class References : public std::enable_shared_from_this<References> {
     refs::Ledger ledger;
     std::unordered_map<refs::RefId, Value, refs::IdHash> values{};
     std::unordered_map<refs::ForkId, Handle, refs::IdHash> handles{};
-    std::unordered_map<std::uint64_t, UniqueFunction<void(refs::Finding)>> waiting{};
+    std::unordered_map<std::uint64_t, Waiting> waiting{};
     std::uint64_t next_number = 1;  // of waiters and uses
+    std::size_t creating = 0;       // calls on their way that create values elsewhere
+    TimePoint last_creation{};
     TimePoint timer_due = TimePoint::max();
     bool closed = false;
   };
-  // A handle that has ended.
-  struct Ended {
+  // What the ledger is yet to be told: a handle has ended, or the creation of what it refers to
+  // has, well. (HANDLE-1)
+  struct Slip {
     refs::RefId id;
     std::optional<refs::ForkId> fork;
-    Ended* next = nullptr;
+    std::optional<Incarnation> created_by{};
+    Slip* next = nullptr;
   };
   static constexpr Duration kTidyInterval = std::chrono::milliseconds(20);
   // How long records wait for others to travel with. Nobody waits for them but who shuts down.
   static constexpr Duration kPostInterval = std::chrono::milliseconds(2);
+  // Of a creation that is older than that one need not know so soon how it ended.
+  static constexpr Duration kQuickCreation = std::chrono::milliseconds(4);
 
-  // Runs `event` on the state, under the lock, after the ledger has been told of ended handles;
+  // Runs `event` on the state, under the lock, after the ledger has been told what is on the slips;
   // then does what the ledger wants done. False when the node is closed.
   // What it wants said to others waits for the next post, unless that is now.
   enum class Post { Later, Now };
+  struct Manner {
+    Post post = Post::Later;
+    bool at_the_end = false;  // as in Expected
+    bool slips_first = true;
+  };
   template <class Event>
-  bool tell(Event event, Post post = Post::Later);
+  bool tell(Event event, Manner manner = {});
   // The same; throws when the node is closed.
   template <class Event>
-  void ask(Event event);
-  void perform(refs::Actions&& actions);
-  Handle take_known(const refs::ForkId& fork);
-  void tell_of_ended(State& state, TimePoint now);
+  void ask(Event event, Manner manner = {});
+  void perform(refs::Actions&& actions, bool at_the_end);
+  void wake(const refs::Wake& wake, bool at_the_end);
+  Watchers take_watchers(const refs::ForkId& fork);
+  void read_slips(State& state, TimePoint now);
+  void leave_slip(Slip slip);
   void ended(const RefHandle& handle);
   std::optional<TimePoint> next_timer(State& state, TimePoint now);
   void timer_fired();
   std::shared_ptr<RefHandle> new_handle(State& state, std::string owner, refs::RefId id,
                                         std::optional<refs::ForkId> fork, std::string type);
   Found found(const State& state, const refs::RefId& id, refs::Finding finding) const;
-  void settle(const refs::RefId& id, Found outcome);
-  void wait_for(const refs::RefId& id, UniqueFunction<void(Found)> then,
-                const CallContext* on_behalf_of);
+  void settle(const refs::RefId& id, Found outcome, bool at_the_end);
+  std::optional<Found> find_or_wait(State& state, TimePoint now, std::uint64_t number,
+                                    Waiting& waiting);
+  void stop_waiting_when_cancelled(const CallContext& context, const refs::RefId& id,
+                                   std::uint64_t number);
 
   const Surroundings out_;
   const std::string self_;
   const std::uint32_t rank_;
   Guarded<State> state_;
-  std::atomic<Ended*> ended_{nullptr};
+  std::atomic<Slip*> slips_{nullptr};  // the latest first
   std::atomic<std::size_t> handles_alive_{0};
 };
 

@@ -23,6 +23,9 @@ namespace hawser::transport {
 // watched by edge and never read: every ring wakes one thread, which then looks at every ring of
 // frames. Rings that come while nobody sleeps wait for the next who would.
 //
+// A frame that nobody is likely to wait for (Link::send_at_leisure) is published without step 2:
+// then it is for the receiver to look now and then while it expects one (ring_if_asleep()).
+//
 // Step 3 of the producer spares the next one the system call. It comes after the ring, so that a
 // producer that is stopped or killed between the two costs nothing but a second ring; the number
 // keeps it from silencing a later sleep. Only the sleeper itself sets the word to a new number.
@@ -50,7 +53,7 @@ class Doorbell {
   }
   void announce_awake() { page_->sleeping.exchange(0, std::memory_order_seq_cst); }
   bool announced_asleep() const { return page_->sleeping.load(std::memory_order_seq_cst) != 0; }
-  // Any thread, for frames that do not come from a peer. After publishing.
+  // Any thread, for frames that do not come from a peer, or come without a ring. After publishing.
   void ring_if_asleep();
   void beat() { page_->pulse.fetch_add(1, std::memory_order_relaxed); }
   // Wakes whoever sleeps on it, unconditionally: for work that no ring announces.

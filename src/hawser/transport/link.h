@@ -56,6 +56,9 @@ class Link {
   // Any thread. Writes what the medium takes at once and queues the rest, which the poller writes
   // on. False when the link is closed; the frame is dropped then.
   virtual bool send(wire::OutFrame frame) = 0;
+  // The same, for a frame that nobody is likely to wait for: a peer that sleeps need not be woken.
+  // It finds the frame when it looks at its links for another reason.
+  virtual bool send_at_leisure(wire::OutFrame frame) { return send(std::move(frame)); }
 
   // Any thread, and cheap while little is queued: whether more than `limit` bytes that were
   // accepted by send() wait for the peer (LINK-7). What the medium itself holds need not count.

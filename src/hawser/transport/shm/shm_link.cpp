@@ -52,13 +52,13 @@ void ShmLink::Counters::count(std::size_t frame_bytes) {
 
 // ---------------------------------------------------------------------------------- sending
 
-bool ShmLink::send(wire::OutFrame frame) {
+bool ShmLink::send(wire::OutFrame frame, Hurry hurry) {
   if (closed_.load(std::memory_order_relaxed)) return false;
   try {
     std::vector<SegmentEntry> entries;
     entries.reserve(frame.segments.size());
     for (const Buffer& segment : frame.segments) entries.push_back(place(segment));
-    return write(frame, entries);
+    return write(frame, entries, hurry);
   } catch (const Error& broken) {
     end(broken.message());
     return false;
@@ -85,15 +85,17 @@ SegmentEntry ShmLink::place(const Buffer& segment) {
 }
 
 // Lets go of the frame's segments after the lock is released.
-bool ShmLink::write(wire::OutFrame& frame, const std::vector<SegmentEntry>& entries) {
+bool ShmLink::write(wire::OutFrame& frame, const std::vector<SegmentEntry>& entries, Hurry hurry) {
   std::vector<Buffer> done;
   bool published = false;
+  bool overdue = false;  // a peer that lets its ring run full has slept too long
   {
     auto outbox = outbox_.lock();
     if (outbox->closed) return false;
     const std::size_t bytes = frame.total_bytes();
     published = outbox->frames.write(frame, entries);
     if (!published) {
+      overdue = hurry == Hurry::No;
       outbox->frames.enqueue(std::move(frame), entries);
       // Before it is announced that we wait for room: who is rung for that looks here.
       queued_.store(true, std::memory_order_seq_cst);
@@ -105,7 +107,7 @@ bool ShmLink::write(wire::OutFrame& frame, const std::vector<SegmentEntry>& entr
     }
     sent_.count(bytes);
   }
-  if (published) bell_->ring_if_asleep();
+  if (overdue || (published && hurry == Hurry::Yes)) bell_->ring_if_asleep();
   return true;
 }
 

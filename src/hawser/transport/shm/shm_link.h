@@ -48,7 +48,8 @@ class ShmLink final : public Link, private SegmentSource {
 
   std::string_view transport() const override { return "shm"; }
   const PeerIdentity& peer() const override { return peer_; }
-  bool send(wire::OutFrame frame) override;
+  bool send(wire::OutFrame frame) override { return send(std::move(frame), Hurry::Yes); }
+  bool send_at_leisure(wire::OutFrame frame) override { return send(std::move(frame), Hurry::No); }
   bool backlogged(std::size_t limit) override;
   Received receive(wire::InFrame& frame) override;
   bool pending() const override;
@@ -81,8 +82,10 @@ class ShmLink final : public Link, private SegmentSource {
     void count(std::size_t frame_bytes);
   };
 
+  enum class Hurry { Yes, No };
+  bool send(wire::OutFrame frame, Hurry hurry);
   SegmentEntry place(const Buffer& segment);
-  bool write(wire::OutFrame& frame, const std::vector<SegmentEntry>& entries);
+  bool write(wire::OutFrame& frame, const std::vector<SegmentEntry>& entries, Hurry hurry);
   void write_queue();
   void note_queue(Outbox& outbox);
   void trim_ring(Outbox& outbox);

@@ -227,6 +227,30 @@ TEST(ShmLink, NoBellIsLost) {
 #endif
 }
 
+TEST(ShmLink, WhatIsSentAtLeisureWakesNobodyUnlessTheRingIsFull) {
+  ShmOptions options;
+  options.ring_bytes = 4096;
+  LinkedNodes nodes(options);
+  ASSERT_TRUE(nodes.left_link && nodes.right_link);
+  nodes.right.bell.announce_sleep();
+  ASSERT_TRUE(nodes.left_link->send_at_leisure(call(kBody, {filled(10, 1)})));
+  EXPECT_TRUE(nodes.right.bell.announced_asleep());
+  wire::InFrame frame;
+  ASSERT_EQ(wait_receive(*nodes.right_link, frame), Link::Received::Frame);
+  EXPECT_TRUE(holds(frame.segments.at(0), 1));
+  constexpr int kMoreThanFit = 100;
+  for (int i = 0; i < kMoreThanFit; ++i) {
+    ASSERT_TRUE(nodes.left_link->send_at_leisure(call(kBody, {filled(100, i)})));
+  }
+  EXPECT_FALSE(nodes.right.bell.announced_asleep());
+  for (int i = 0; i < kMoreThanFit; ++i) {
+    wire::InFrame left_behind;
+    nodes.left_link->receive(left_behind);  // writes on
+    ASSERT_EQ(wait_receive(*nodes.right_link, frame), Link::Received::Frame);
+    ASSERT_TRUE(holds(frame.segments.at(0), i));
+  }
+}
+
 // ---------------------------------------------------------------------------------- processes
 
 // A child process that listens, tells where, and echoes frames until it is killed.

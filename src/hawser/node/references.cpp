@@ -308,6 +308,7 @@ References::Creation References::create(const std::string& owner, std::string_vi
       creation.ticket.owner = self_;
       creation.ticket.ref_on = id.on;
       creation.ticket.ref_local = id.local;
+      creating_own_.fetch_add(1, std::memory_order_relaxed);
     } else {
       creation.ticket = state.ledger.create(owner, type, now);
       ++state.creating;
@@ -328,13 +329,16 @@ void References::creation_ended(const RefHandle& handle, const agent::Answer& an
                  answer.error->details());
   };
   if (handle.is_owner()) {
-    // It never ran, or nobody knows how it ended.
-    if (!answer.error) return;
-    settle(handle.id(), Found{.failure = KeptFailure{why(), {}}}, /*at_the_end=*/false);
-    tell([&](State& state, TimePoint) {
-      const auto known = state.values.find(handle.id());
-      if (known != state.values.end()) known->second.not_created = known->second.failure != nullptr;
-    });
+    if (answer.error) {
+      // It never ran, or nobody knows how it ended.
+      settle(handle.id(), Found{.failure = KeptFailure{why(), {}}}, /*at_the_end=*/false);
+      tell([&](State& state, TimePoint) {
+        const auto known = state.values.find(handle.id());
+        if (known == state.values.end()) return;
+        known->second.not_created = known->second.failure != nullptr;
+      });
+    }
+    creating_own_.fetch_sub(1, std::memory_order_release);
     return;
   }
   if (!answer.error) return leave_slip({handle.id_, handle.fork_, answer.sent_to});
@@ -776,6 +780,7 @@ RefCounts References::count() {
       ++counts.held;
       if (held.state == "creating" || held.state == "adopted") ++counts.creating;
     }
+    counts.creating += creating_own_.load(std::memory_order_acquire);
     counts.unsettled = state.ledger.unacknowledged();
   });
   return counts;

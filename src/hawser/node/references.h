@@ -99,7 +99,7 @@ struct RefCounts {
   std::size_t shared = 0;     // of those, held elsewhere, too
   std::size_t forks = 0;      // of those, at other nodes
   std::size_t held = 0;       // of values elsewhere
-  std::size_t creating = 0;   // of those, not confirmed yet
+  std::size_t creating = 0;   // not confirmed yet, of those and of values
   std::size_t unsettled = 0;  // records that others have not acknowledged
 };
 
@@ -107,13 +107,12 @@ struct RefCounts {
 // the agent, and keeps the values. One lock is around the ledger and the values; what the ledger
 // wants done is done after it is released, and no value is destroyed under it.
 //
-//   HANDLE-1  A handle's end, and that a value was created, is put on a list without a lock.
-//   Whoever
-//             next takes the lock tells the ledger first; while there are handles a timer does it
-//             every kTidyInterval. (Only create() leaves the list alone: its caller is in a hurry.)
-//   LEISURE-1 Owners do not wake a creator to tell it that a value is there: it finds that out when
-//   it
-//             is awake, or by a timer that has it look at its links.
+//   HANDLE-1   A handle's end, and that a value was created, is put on a list without a lock.
+//              Whoever next takes the lock tells the ledger first; while there are handles a timer
+//              does it every kTidyInterval. (Only create() leaves the list alone: its caller is in
+//              a hurry.)
+//   LEISURE-1  Owners do not wake a creator to tell it that a value is there: it finds that out
+//              when it is awake, or by a timer that has it look at its links.
 //
 // Thread-safe; never blocks.
 class References : public std::enable_shared_from_this<References> {
@@ -312,6 +311,7 @@ class References : public std::enable_shared_from_this<References> {
   Guarded<State> state_;
   std::atomic<Slip*> slips_{nullptr};  // the latest first
   std::atomic<std::size_t> handles_alive_{0};
+  std::atomic<std::size_t> creating_own_{0};  // calls to oneself that create values
 };
 
 }  // namespace hawser

@@ -287,7 +287,8 @@ void Crew::lead(Hand& hand, bool just_served) {
       continue;
     }
     wakes_.wake();
-    if (!served || !spinner_.look_on()) {
+    const bool more_is_coming = expectations_.load(std::memory_order_relaxed) > 0;
+    if (!(served || more_is_coming) || !spinner_.look_on(more_is_coming)) {
       if (try_leave(me, Seat::State::HandPolls)) return;
       set_->disarm();
     }
@@ -438,13 +439,26 @@ bool Crew::look_on(Event& event, Deadline deadline) {
 
 bool Crew::sleep(Event& event, Deadline deadline) {
   if (event.happened()) return true;
-  const auto me = this_thread();
-  if (seat_.reclaim(me, Seat::State::WaiterPolls)) {
-    if (queue_can_be_served()) bell_->ring();
-    leave_waiting(me);
-    tell_who_waits_for_seat();
-  }
+  give_back_lent_seat();
   return event.sleep_until(deadline);
+}
+
+void Crew::give_back_lent_seat() {
+  const auto me = this_thread();
+  if (!seat_.reclaim(me, Seat::State::WaiterPolls)) return;
+  if (queue_can_be_served()) bell_->ring();
+  leave_waiting(me);
+  tell_who_waits_for_seat();
+}
+
+Crew::Expectation::Expectation(std::shared_ptr<Crew> crew) : crew_(std::move(crew)) {
+  if (crew_->expectations_.fetch_add(1, std::memory_order_relaxed) != 0) return;
+  crew_->give_back_lent_seat();
+  if (crew_->seat_.state() == Seat::State::Asleep) crew_->bell_->ring();
+}
+
+Crew::Expectation::~Expectation() {
+  crew_->expectations_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 // stop() does.

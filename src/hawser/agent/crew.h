@@ -83,6 +83,18 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   void expect_reply() { replies_expected_.fetch_add(1, std::memory_order_relaxed); }
   void reply_arrived() { replies_expected_.fetch_sub(1, std::memory_order_relaxed); }
 
+  // While it lives, messages are known to be on their way: a hand polls at once, and looks on for
+  // longer.
+  class Expectation {
+   public:
+    explicit Expectation(std::shared_ptr<Crew> crew);
+    ~Expectation();
+    Expectation(const Expectation&) = delete;
+
+   private:
+    const std::shared_ptr<Crew> crew_;
+  };
+
   CrewStats stats() const;
 
  private:
@@ -148,6 +160,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   bool sit_down_to_wait(Seat::Sitter me);
   void poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me);
   void leave_waiting(Seat::Sitter me);
+  void give_back_lent_seat();
   void tell_who_waits_for_seat();
   bool drain(int at_most);
   bool had_request_within(std::int64_t ns) const;
@@ -175,6 +188,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   std::atomic<bool> stopping_{false};
 
   std::atomic<std::int64_t> replies_expected_{0};
+  std::atomic<std::int64_t> expectations_{0};
   std::atomic<std::int64_t> last_request_ns_{0};
   std::atomic<int> waits_without_yield_{0};
   std::atomic<std::uint64_t> tasks_run_{0};

@@ -122,6 +122,7 @@ class TestNode {
   }
 
   Crew& crew() { return *crew_; }
+  bool is_polled() const { return !bell_->announced_asleep(); }
   void do_not_wait_for_handlers() { patience_ = Deadline(TimePoint{}); }
   void request(std::shared_ptr<Task> task) { send(wire::Kind::Call, sink_->add(std::move(task))); }
   void reply(Event& to) { send(wire::Kind::Reply, sink_->add(to)); }
@@ -282,6 +283,16 @@ TEST(Crew, AHandlerThatWaitsReadsItsReplyItself) {
     by_itself = node.last_reply_read_by() == handler;
   }
   EXPECT_TRUE(by_itself);
+}
+
+TEST(Crew, AHandPollsWhileMessagesAreExpected) {
+  TestNode node({.spin_limit = 1s});
+  while (node.is_polled()) std::this_thread::yield();
+  {
+    const Crew::Expectation expected(node.crew().shared_from_this());
+    while (!node.is_polled()) std::this_thread::yield();
+  }
+  while (node.is_polled()) std::this_thread::yield();  // nothing was served
 }
 
 TEST(Crew, SurvivesATaskThatThrows) {

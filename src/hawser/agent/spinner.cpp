@@ -32,7 +32,7 @@ Yielded yield_core() {
   return yielded > kEmptyYield ? Yielded::Shared : Yielded::Empty;
 }
 
-bool Spinner::look_on() {
+bool Spinner::look_on(bool more_is_coming) {
   if (limit_ <= Duration::zero()) return false;
   if (round_ == 0) {
     if (waits_off_ > 0) {
@@ -46,7 +46,7 @@ bool Spinner::look_on() {
   for (std::uint32_t i = 0; i < kPausesPerRound; ++i) pause_briefly();
   if (++round_ < next_yield_) return true;
 
-  if (std::chrono::steady_clock::now() - since_ > limit_) {
+  if (std::chrono::steady_clock::now() - since_ > (more_is_coming ? kLongerLook : 1) * limit_) {
     round_ = 0;
     return false;
   }

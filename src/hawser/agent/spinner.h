@@ -34,8 +34,9 @@ class Spinner {
     round_ = 0;
     suspects_ = false;
   }
-  // Nothing came. False: go to sleep.
-  bool look_on();
+  // Nothing came. False: go to sleep. `more_is_coming`: something is known to be on its way, which
+  // is worth a longer look.
+  bool look_on(bool more_is_coming = false);
 
  private:
   bool give_up();
@@ -50,6 +51,7 @@ class Spinner {
   std::uint32_t next_ban_ = kFirstBan;
   TimePoint unbanned_since_{};
 
+  static constexpr int kLongerLook = 6;  // times the limit
   static constexpr std::uint32_t kFewestRounds = 2;
   static constexpr std::uint32_t kMostRounds = 32;
   static constexpr std::uint32_t kFirstBan = 32;

@@ -79,7 +79,7 @@ class SleepingWaits final : public Scheduler {
 
 Autograd::Autograd(Self self, Surroundings surroundings)
     : out_(std::move(surroundings)),
-      waiting_(std::make_shared<SleepingWaits>(out_.scheduler)),
+      waiting_(std::make_shared<SleepingWaits>(out_.crew)),
       self_(self.name),
       records_(out_.process, out_.serving_profiles),
       state_(std::in_place, std::move(self)) {}
@@ -150,25 +150,29 @@ Tensors Autograd::take_gradients(GradientHandle handle) {
 std::shared_ptr<LocalPass> Autograd::find_pass(PassId pass) {
   auto state = state_.lock();
   const auto found = state->passes.find(pass);
-  return found == state->passes.end() ? nullptr : found->second;
+  return found == state->passes.end() ? nullptr : found->second.local;
 }
 
 std::shared_ptr<LocalPass> Autograd::take_pass(PassId pass) {
   auto taken = state_.lock()->passes.extract(pass);
-  return taken.empty() ? nullptr : std::move(taken.mapped());
+  return taken.empty() ? nullptr : std::move(taken.mapped().local);
 }
 
 // A graph may hold Python objects, and the threads that perform actions must not wait for the
 // interpreter (GIL-1).
 void Autograd::destroy_later(std::shared_ptr<void> graph) {
-  out_.scheduler->post([graph = std::move(graph)] {});
+  out_.crew->post([graph = std::move(graph)] {});
+}
+
+std::unique_ptr<agent::Crew::Expectation> Autograd::expectation() {
+  return std::make_unique<agent::Crew::Expectation>(out_.crew);
 }
 
 std::shared_ptr<LocalPass> Autograd::find_or_add_pass(PassId pass, ContextId context) {
+  if (auto known = find_pass(pass)) return known;
+  Part added{std::make_shared<LocalPass>(pass, context, weak_from_this()), expectation()};
   auto state = state_.lock();
-  auto& found = state->passes[pass];
-  if (!found) found = std::make_shared<LocalPass>(pass, context, weak_from_this());
-  return found;
+  return state->passes.try_emplace(pass, std::move(added)).first->second.local;
 }
 
 std::vector<c10::intrusive_ptr<engine::SendFunction>> Autograd::find_sends(
@@ -386,6 +390,8 @@ Future<void> Autograd::backward(ContextId context, const Tensors& roots,
   if (options.timeout <= Duration::zero())
     invalid("the timeout of a backward pass must be positive");
   const Deadline deadline = Deadline::after(out_.clock, options.timeout);
+  // Before anything is sent, so that a hand is there when it is answered.
+  auto expected = expectation();
   // The conductor knows the deadline; whoever waits for the future waits for its verdict.
   auto [promise, future] = Promise<void>::pair(waiting_);
   std::optional<Error> refusal;
@@ -401,7 +407,7 @@ Future<void> Autograd::backward(ContextId context, const Tensors& roots,
     if (trace::is_watched()) records_.begin(autograd::number(*pass));
     auto local = std::make_shared<LocalPass>(*pass, context, weak_from_this());
     local->begin_at(roots);
-    state.passes.emplace(*pass, std::move(local));
+    state.passes.emplace(*pass, Part{std::move(local), std::move(expected)});
     state.begun.emplace(*pass, std::move(promise));
   });
   if (!open) throw closed_error();
@@ -543,9 +549,9 @@ void Autograd::lend_thread(UniqueFunction<void()> work) {
     self->running_.run([&] { work(); });
   };
   if (running_.is_brief()) {
-    out_.scheduler->post_brief(std::move(timed));
+    out_.crew->post_brief(std::move(timed));
   } else {
-    out_.scheduler->post(std::move(timed));
+    out_.crew->post(std::move(timed));
   }
 }
 
@@ -591,7 +597,7 @@ void Autograd::rejoined(Incarnation incarnation) {
 
 void Autograd::close() {
   std::unordered_map<PassId, Promise<void>> begun;
-  std::unordered_map<PassId, std::shared_ptr<LocalPass>> passes;
+  std::unordered_map<PassId, Part> passes;
   std::unordered_map<ContextId, Graph> graphs;
   std::unordered_map<GradientHandle, Tensors> gradients;
   std::unordered_map<Incoming, Arrived> arrived;
@@ -605,7 +611,7 @@ void Autograd::close() {
     arrived.swap(state->arrived);
   }
   for (auto& [pass, promise] : begun) promise.fail(closed_error());
-  for (auto& [pass, local] : passes) local->abort("the node is closed");
+  for (auto& [pass, part] : passes) part.local->abort("the node is closed");
 }
 
 }  // namespace hawser

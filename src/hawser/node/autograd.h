@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hawser/agent/agent.h"
+#include "hawser/agent/crew.h"
 #include "hawser/agent/incoming_call.h"
 #include "hawser/autograd/conductor.h"
 #include "hawser/base/future.h"
@@ -46,7 +47,7 @@ class Autograd final : public engine::LocalPass::Events,
     agent::Agent& agent;
     Timers& timers;
     const Clock& clock;
-    std::shared_ptr<Scheduler> scheduler;
+    std::shared_ptr<agent::Crew> crew;
     trace::ServingProfiles& serving_profiles;
     // While this is there, so is all of the above.
     std::weak_ptr<void> alive;
@@ -104,6 +105,11 @@ class Autograd final : public engine::LocalPass::Events,
     std::map<autograd::MessageId, c10::intrusive_ptr<engine::RecvFunction>> recvs;
     Gradients gradients;
   };
+  // What belongs to a pass.
+  struct Part {
+    std::shared_ptr<engine::LocalPass> local;
+    std::unique_ptr<agent::Crew::Expectation> expectation;
+  };
   struct Arrived {
     std::shared_ptr<agent::IncomingCall> call;
     std::optional<autograd::GradientHandle> gradients;
@@ -116,7 +122,7 @@ class Autograd final : public engine::LocalPass::Events,
     std::uint16_t rank;
     autograd::Conductor conductor;
     std::unordered_map<autograd::ContextId, Graph> graphs{};
-    std::unordered_map<autograd::PassId, std::shared_ptr<engine::LocalPass>> passes{};
+    std::unordered_map<autograd::PassId, Part> passes{};
     std::unordered_map<autograd::PassId, Promise<void>> begun{};  // here
     std::unordered_map<autograd::GradientHandle, engine::Tensors> gradients{};
     std::unordered_map<autograd::Incoming, Arrived> arrived{};
@@ -137,6 +143,7 @@ class Autograd final : public engine::LocalPass::Events,
   std::shared_ptr<engine::LocalPass> find_pass(autograd::PassId pass);
   std::shared_ptr<engine::LocalPass> take_pass(autograd::PassId pass);
   void destroy_later(std::shared_ptr<void> graph);
+  std::unique_ptr<agent::Crew::Expectation> expectation();
   std::shared_ptr<engine::LocalPass> find_or_add_pass(autograd::PassId pass,
                                                       autograd::ContextId context);
   std::vector<c10::intrusive_ptr<engine::SendFunction>> find_sends(

@@ -274,7 +274,9 @@ void Crew::lead(Hand& hand, bool just_served) {
       continue;
     }
     if (set_->next(arrival)) {
-      served = served || arrival.frame.kind == wire::Kind::Call;
+      // Whoever waits for replies reads them sooner himself: a hand looks on for requests only.
+      served = arrival.frame.kind == wire::Kind::Call ||
+               (served && had_request_within(kRequestsAreComingNs));
       if (take_in(arrival, task)) {
         served = true;
         if (!step_away()) {

@@ -456,7 +456,7 @@ void Crew::give_back_lent_seat() {
 Crew::Expectation::Expectation(std::shared_ptr<Crew> crew) : crew_(std::move(crew)) {
   if (crew_->expectations_.fetch_add(1, std::memory_order_relaxed) != 0) return;
   crew_->give_back_lent_seat();
-  if (crew_->seat_.state() == Seat::State::Asleep) crew_->bell_->ring();
+  crew_->call_hand();
 }
 
 Crew::Expectation::~Expectation() {

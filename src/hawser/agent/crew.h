@@ -145,7 +145,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
 
   // The queue.
   void enqueue(std::shared_ptr<Task> task, bool announce);
-  void announce_queued();
+  void call_hand();
   std::shared_ptr<Task> take_queued();
   bool run_queued(Hand& hand);
   bool queue_can_be_served() const;

@@ -85,12 +85,12 @@ void Crew::enqueue(std::shared_ptr<Task> task, bool announce) {
     refused_.fetch_add(1, std::memory_order_relaxed);
     task->refuse(*refusal);
   } else if (announce) {
-    announce_queued();
+    call_hand();
   }
 }
 
-// A hand that has the seat looks at the queue before it leaves; a waiter does not.
-void Crew::announce_queued() {
+// A hand that has the seat looks again at what there is to do before it leaves; a waiter does not.
+void Crew::call_hand() {
   const auto state = seat_.nudge();
   if (state != Seat::State::HandPolls && state != Seat::State::HandAway) bell_->ring();
 }

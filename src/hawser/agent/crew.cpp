@@ -459,9 +459,7 @@ Crew::Expectation::Expectation(std::shared_ptr<Crew> crew) : crew_(std::move(cre
   crew_->call_hand();
 }
 
-Crew::Expectation::~Expectation() {
-  crew_->expectations_.fetch_sub(1, std::memory_order_relaxed);
-}
+Crew::Expectation::~Expectation() { crew_->expectations_.fetch_sub(1, std::memory_order_relaxed); }
 
 // stop() does.
 void Crew::tell_who_waits_for_seat() {

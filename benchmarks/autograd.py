@@ -13,14 +13,10 @@ Jobs, each a whole step: forward, distributed backward, DistributedOptimizer.ste
 The program is the same for both: torch's interface, and hawser.dropin for hawser. Use an idle machine.
 """
 
-import argparse
-import json
-import os
-import socket
 import statistics
-import subprocess
-import sys
 import time
+
+import side_by_side
 
 GOALS = {  # job -> at least so many times faster than torch
     "calls": 8.0,
@@ -32,12 +28,6 @@ GOALS = {  # job -> at least so many times faster than torch
 RECORDED_GOAL_US = 10.0
 SMALL, LARGE = 32, 1024
 BATCH = 64
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 # --- what runs on other workers ---
@@ -189,85 +179,5 @@ JOBS = {
 }
 
 
-def worker(implementation, rank, port, seconds):
-    import torch
-
-    torch.set_num_threads(1)
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
-    if implementation == "hawser":
-        import hawser.dropin
-
-        hawser.dropin.install()
-    import torch.distributed.rpc as rpc
-
-    rpc.init_rpc(f"w{rank}", rank=rank, world_size=3)
-    if rank == 0:
-        results = {}
-        for name, job in JOBS.items():
-            results[name] = job(seconds)
-        print(json.dumps(results), flush=True)
-    rpc.shutdown()
-
-
-# --- the driver ---
-
-
-def run_round(implementation, seconds):
-    port = free_port()
-    command = [sys.executable, __file__, "--worker", implementation, "--port", str(port)]
-    command += ["--seconds", str(seconds)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    others = [subprocess.Popen([*command, "--rank", str(rank)], **quiet) for rank in (1, 2)]
-    try:
-        ended = subprocess.run(
-            [*command, "--rank", "0"], capture_output=True, text=True, timeout=600, check=False
-        )
-        if ended.returncode != 0:
-            raise SystemExit(f"{implementation} failed:\n{ended.stderr}")
-        for other in others:
-            other.wait(60)
-    finally:
-        for other in others:
-            other.kill()
-    return json.loads(ended.stdout.strip().splitlines()[-1])
-
-
-def judge(name, torch_us, hawser_us):
-    if name == "recorded":
-        return "met" if hawser_us < RECORDED_GOAL_US else f"MISSED (under {RECORDED_GOAL_US:g} us)"
-    return "met" if torch_us / hawser_us >= GOALS[name] else f"MISSED ({GOALS[name]:g}x)"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each job in each round")
-    parser.add_argument("--json")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        return worker(arguments.worker, arguments.rank, arguments.port, arguments.seconds)
-    rounds = {"torch": [], "hawser": []}
-    for number in range(arguments.rounds):
-        order = list(rounds) if number % 2 == 0 else list(rounds)[::-1]
-        for implementation in order:
-            rounds[implementation].append(run_round(implementation, arguments.seconds))
-    rows = {}
-    print(f"{'job':16} {'torch':>12} {'hawser':>12} {'ratio':>8}  goal")
-    for name in JOBS:
-        both = {who: statistics.median(r[name] for r in results) for who, results in rounds.items()}
-        rows[name] = both
-        ratio = both["torch"] / both["hawser"] if name != "recorded" else float("nan")
-        shown = f"{ratio:7.1f}x" if name != "recorded" else " " * 8
-        verdict = judge(name, both["torch"], both["hawser"])
-        print(f"{name:16} {both['torch']:9.0f} us {both['hawser']:9.0f} us {shown}  {verdict}")
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(rows, file, indent=2)
-    return None
-
-
 if __name__ == "__main__":
-    main()
+    side_by_side.run(__file__, __doc__, lambda: JOBS, GOALS, {"recorded": RECORDED_GOAL_US})

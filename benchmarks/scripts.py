@@ -13,15 +13,10 @@ Jobs, each the median over a round of one call; of the rounds the best counts:
 The program is the same for both: torch's interface, and hawser.dropin for hawser. Use an idle machine.
 """
 
-import argparse
-import json
-import os
-import socket
 import statistics
-import subprocess
-import sys
 import time
 
+import side_by_side
 import torch
 import torch.distributed.rpc as stock_rpc  # scripts know these functions, and no others
 from torch import Tensor
@@ -48,16 +43,11 @@ def repeat(to: str, x: Tensor, count: int) -> Tensor:
     return total
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+def timed(step, calls=1):
+    return lambda seconds: median(step, seconds, calls)
 
 
-# --- jobs, at worker 0 ---
-
-
-def median(step, seconds, calls=1):
+def median(step, seconds, calls):
     for _ in range(20):
         step()
     times = []
@@ -79,81 +69,12 @@ def jobs():
             future.wait()
 
     return {
-        "sync": (lambda: rpc.rpc_sync("w1", add, args=(x, x)), 1),
-        "async": (at_once, AT_ONCE),
-        "script": (lambda: repeat("w1", x, IN_SCRIPT), IN_SCRIPT),
-        "relay": (lambda: rpc.rpc_sync("w1", relay, args=("w2", x, x)), 1),
+        "sync": timed(lambda: rpc.rpc_sync("w1", add, args=(x, x))),
+        "async": timed(at_once, AT_ONCE),
+        "script": timed(lambda: repeat("w1", x, IN_SCRIPT), IN_SCRIPT),
+        "relay": timed(lambda: rpc.rpc_sync("w1", relay, args=("w2", x, x))),
     }
 
 
-def worker(implementation, rank, port, seconds):
-    torch.set_num_threads(1)
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
-    if implementation == "hawser":
-        import hawser.dropin
-
-        hawser.dropin.install()
-    import torch.distributed.rpc as rpc
-
-    rpc.init_rpc(f"w{rank}", rank=rank, world_size=3)
-    if rank == 0:
-        results = {name: median(step, seconds, calls) for name, (step, calls) in jobs().items()}
-        print(json.dumps(results), flush=True)
-    rpc.shutdown()
-
-
-# --- the driver ---
-
-
-def run_round(implementation, seconds):
-    port = free_port()
-    command = [sys.executable, __file__, "--worker", implementation, "--port", str(port)]
-    command += ["--seconds", str(seconds)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    others = [subprocess.Popen([*command, "--rank", str(rank)], **quiet) for rank in (1, 2)]
-    try:
-        ended = subprocess.run(
-            [*command, "--rank", "0"], capture_output=True, text=True, timeout=600, check=False
-        )
-        if ended.returncode != 0:
-            raise SystemExit(f"{implementation} failed:\n{ended.stderr}")
-        for other in others:
-            other.wait(60)
-    finally:
-        for other in others:
-            other.kill()
-    return json.loads(ended.stdout.strip().splitlines()[-1])
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each job in each round")
-    parser.add_argument("--json")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        return worker(arguments.worker, arguments.rank, arguments.port, arguments.seconds)
-    rounds = {"torch": [], "hawser": []}
-    for number in range(arguments.rounds):
-        order = list(rounds) if number % 2 == 0 else list(rounds)[::-1]
-        for implementation in order:
-            rounds[implementation].append(run_round(implementation, arguments.seconds))
-    rows = {}
-    print(f"{'job':8} {'torch':>12} {'hawser':>12} {'ratio':>8}  goal")
-    for name, goal in GOALS.items():
-        both = {who: min(each[name] for each in results) for who, results in rounds.items()}
-        rows[name] = both
-        ratio = both["torch"] / both["hawser"]
-        verdict = "met" if ratio >= goal else f"MISSED ({goal:g}x)"
-        print(f"{name:8} {both['torch']:9.1f} us {both['hawser']:9.1f} us {ratio:7.1f}x  {verdict}")
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(rows, file, indent=2)
-    return None
-
-
 if __name__ == "__main__":
-    main()
+    side_by_side.run(__file__, __doc__, jobs, GOALS, of_rounds=min)

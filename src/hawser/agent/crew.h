@@ -70,12 +70,15 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
 
   void submit(std::shared_ptr<Task> task);
   void post(UniqueFunction<void()> task) override;
-  void post_brief(UniqueFunction<void()> task) override;
-  // The same, for the end of a task that has nothing more to do than to return (CREW-4): nobody
+  // The same for a task that is known to return within microseconds.
+  void post_brief(UniqueFunction<void()> task);
+  // As post(), for the end of a task that has nothing more to do than to return (CREW-4): nobody
   // sees to `task` before that. On other threads it is post(). `task` should be brief.
   void post_last(UniqueFunction<void()> task);
   bool wait(Event& event, Deadline deadline) override;
-  bool sleep(Event& event, Deadline deadline) override;
+  // As wait() without moving bytes, for what takes work on other threads: they read what arrives for
+  // it, and need not have it handed over.
+  bool sleep(Event& event, Deadline deadline);
   // As wait(), for as long as looking on is worth more than sleeping; false when it is no longer.
   bool look_on(Event& event) { return look_on(event, Deadline::never()); }
 

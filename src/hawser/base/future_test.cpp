@@ -27,9 +27,7 @@ class TestScheduler final : public Scheduler {
     const std::lock_guard lock(mutex_);
     if (!stopped_) tasks_.push_back(std::move(task));
   }
-  void post_brief(UniqueFunction<void()> task) override { post(std::move(task)); }
   bool wait(Event& event, Deadline deadline) override { return event.sleep_until(deadline); }
-  bool sleep(Event& event, Deadline deadline) override { return event.sleep_until(deadline); }
 
   int run() {
     int ran = 0;

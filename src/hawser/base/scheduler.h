@@ -16,13 +16,8 @@ class Scheduler {
   // Runs `task` soon, on a thread of the scheduler; once it has stopped, here or on the thread that
   // stops it.
   virtual void post(UniqueFunction<void()> task) = 0;
-  // The same for a task that is known to return within microseconds.
-  virtual void post_brief(UniqueFunction<void()> task) = 0;
   // Returns when the event has happened (true) or the deadline has passed (false).
   virtual bool wait(Event& event, Deadline deadline) = 0;
-  // The same without moving bytes, for what takes work on other threads: they read what arrives for
-  // it, and need not have it handed over.
-  virtual bool sleep(Event& event, Deadline deadline) = 0;
 };
 
 }  // namespace hawser

@@ -63,16 +63,12 @@ at::Tensor sum(const at::Tensor& a, const at::Tensor& b) {
 // that polls can do itself.
 class SleepingWaits final : public Scheduler {
  public:
-  explicit SleepingWaits(std::shared_ptr<Scheduler> scheduler) : scheduler_(std::move(scheduler)) {}
-  void post(UniqueFunction<void()> task) override { scheduler_->post(std::move(task)); }
-  void post_brief(UniqueFunction<void()> task) override { scheduler_->post_brief(std::move(task)); }
-  bool wait(Event& event, Deadline deadline) override { return scheduler_->sleep(event, deadline); }
-  bool sleep(Event& event, Deadline deadline) override {
-    return scheduler_->sleep(event, deadline);
-  }
+  explicit SleepingWaits(std::shared_ptr<agent::Crew> crew) : crew_(std::move(crew)) {}
+  void post(UniqueFunction<void()> task) override { crew_->post(std::move(task)); }
+  bool wait(Event& event, Deadline deadline) override { return crew_->sleep(event, deadline); }
 
  private:
-  const std::shared_ptr<Scheduler> scheduler_;
+  const std::shared_ptr<agent::Crew> crew_;
 };
 
 }  // namespace

@@ -65,8 +65,8 @@ class PassRecord {
 // A message of a recorded pass that is served, from its arrival to its answer.
 //
 //   TRACE-2  What a node has recorded in a pass goes to its parent in the pass, with the answer
-//   that
-//            says so (autograd/DESIGN.md): whoever began the pass has everything when it ends.
+//            that makes it a child (autograd/DESIGN.md): whoever began the pass has everything when
+//            it ends.
 class PassService {
  public:
   // `gradients_of` is the message of the forward pass, 0 if this is not about gradients. `profiles`

@@ -76,8 +76,8 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   // sees to `task` before that. On other threads it is post(). `task` should be brief.
   void post_last(UniqueFunction<void()> task);
   bool wait(Event& event, Deadline deadline) override;
-  // As wait() without moving bytes, for what takes work on other threads: they read what arrives for
-  // it, and need not have it handed over.
+  // As wait() without moving bytes, for what takes work on other threads: they read what arrives
+  // for it, and need not have it handed over.
   bool sleep(Event& event, Deadline deadline);
   // As wait(), for as long as looking on is worth more than sleeping; false when it is no longer.
   bool look_on(Event& event) { return look_on(event, Deadline::never()); }

@@ -176,6 +176,28 @@ class Node:
     in hawser.errors; details: node, function, budget (s), remote_type, remote_traceback, pickled
     (bytes) where known."""
 
+class OptimizerShare:
+    """The native half of hawser.optim.share.Share. `with` it: nobody else changes its parameters."""
+
+    def __init__(self) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *raised: object) -> None: ...
+    def take_turns(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Which parameters these are. Inside `with`."""
+    def follow(
+        self,
+        label: str,
+        rule: str,
+        groups: Sequence[
+            tuple[dict[str, Any], Sequence[tuple[torch.Tensor, torch.Tensor, dict[str, Any]]]]
+        ],
+    ) -> None:
+        """What steps do from now on; see hawser.optim.plans. Inside `with`."""
+    def follow_nothing(self) -> None: ...
+    def step_natively(self, node: Node, context: int) -> bool:
+        """Applies the gradients of the context; False, having done nothing, when that takes Python.
+        Not inside `with`."""
+
 class PyRRef:
     """A reference to a value on some node. See hawser.references."""
 

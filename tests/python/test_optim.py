@@ -10,12 +10,13 @@ from typing import Any
 
 import peers
 import pytest
+import scripted
 import torch
 import training
-from hawser.optim import DistributedOptimizer, OwnerErrors
 from torch.optim import lr_scheduler
 
 import hawser
+from hawser.optim import DistributedOptimizer, OwnerErrors
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +148,87 @@ def test_an_optimizer_that_recomputes_the_loss_is_refused(node: hawser.Node) -> 
     assert "LBFGS" in str(caught.value)
 
 
+# --- steps without the interpreter ---
+
+NATIVE: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
+    (torch.optim.SGD, {"lr": 0.1}),
+    (torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.3, "maximize": True}),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.2}),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.3}),
+    (torch.optim.Adam, {"lr": 0.1}),
+    (torch.optim.Adam, {"lr": 0.1, "betas": (0.7, 0.8), "eps": 1e-3, "weight_decay": 0.3}),
+    (torch.optim.Adam, {"lr": 0.1, "amsgrad": True, "maximize": True}),
+    (torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.3, "amsgrad": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), NATIVE)
+def test_native_steps_agree_with_torch_to_the_last_bit(
+    node: hawser.Node, kind: type[torch.optim.Optimizer], options: dict[str, Any]
+) -> None:
+    refs, tensors = parameters(node), local_parameters()
+    distributed = DistributedOptimizer(kind, refs, **options)
+    local: Any = kind(tensors, **options)
+    before = node.run("left", training.steps_by_torch)
+    for count in range(6):
+        step(node, refs, distributed)
+        local_step(tensors, local)
+        if count == 3:
+            distributed.param_groups[0]["lr"] = local.param_groups[0]["lr"] = 0.07
+    for there, here in zip(values(node, refs), tensors, strict=True):
+        assert torch.equal(there, here.detach())
+    expected, got = local.state_dict(), distributed.state_dict()
+    assert got["state"].keys() == expected["state"].keys()
+    for number, state in expected["state"].items():
+        for name, value in state.items():
+            assert torch.equal(got["state"][number][name], value) if value is not None else True
+    # Torch's own step made the state and took over the new rate.
+    has_state = kind is not torch.optim.SGD or "momentum" in options
+    assert node.run("left", training.steps_by_torch) - before == (2 if has_state else 1)
+
+
+def test_native_steps_take_no_interpreter_lock(node: hawser.Node) -> None:
+    ref = node.remote("left", training.parameter, 1.0, 2.0)
+    optimizer = DistributedOptimizer(torch.optim.Adam, [ref], lr=0.1)
+    step(node, [ref], optimizer)
+    with hawser.autograd.context(node) as context:
+        part = node.run("left", training.scaled_by, ref, torch.tensor(1.5))
+        context.backward([part.square().sum()])
+        node.run("left", scripted.count_gil_waits, True)
+        before = node.run("left", scripted.gil_waits, "left")
+        again = node.run("left", scripted.gil_waits, "left")
+        for _ in range(10):
+            optimizer.step(context)
+        assert node.run("left", scripted.gil_waits, "left") - again <= again - before
+        node.run("left", scripted.count_gil_waits, False)
+
+
+def test_hooks_of_all_optimizers_are_called(node: hawser.Node) -> None:
+    ref = node.remote("left", training.parameter, 1.0)
+    optimizer = DistributedOptimizer(torch.optim.SGD, [ref], lr=0.1)
+    step(node, [ref], optimizer)
+    node.run("left", training.count_steps_by_hook, True)
+    for _ in range(3):
+        step(node, [ref], optimizer)
+    node.run("left", training.count_steps_by_hook, False)
+    step(node, [ref], optimizer)
+    assert node.run("left", training.steps_by_hook) == 3
+
+
+@pytest.mark.parametrize("way", ["foreach", "fused"])
+def test_what_torch_computes_in_another_way_is_left_to_it(node: hawser.Node, way: str) -> None:
+    ref, here = node.remote("left", training.parameter, 1.0, 2.0), training.parameter(1.0, 2.0)
+    options: dict[str, Any] = {"lr": 0.1, way: True}
+    distributed = DistributedOptimizer(torch.optim.SGD, [ref], **options)
+    local = torch.optim.SGD([here], **options)
+    before = node.run("left", training.steps_by_torch)
+    for _ in range(3):
+        step(node, [ref], distributed)
+        local_step([here], local)
+    assert_same(node, [ref], [here])
+    assert node.run("left", training.steps_by_torch) - before == 3
+
+
 # --- gradients ---
 
 
@@ -222,8 +304,11 @@ def test_a_step_is_one_call_to_each_owner(node: hawser.Node) -> None:
     optimizer._start = counted  # type: ignore[method-assign]
     for _ in range(2):
         step(node, refs, optimizer)
-        scheduler.step()
-    assert calls == ["left.step", "right.step"] * 2  # and its own share without a call
+    scheduler.step()
+    step(node, refs, optimizer)
+    once, changed = ["left.step", "right.step"], ["left.change_and_step", "right.change_and_step"]
+    # The scheduler has set an option before the first one. The own share takes no call.
+    assert calls == changed + once + changed
 
 
 def test_owners_step_at_the_same_time(node: hawser.Node) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import hawser
 
@@ -43,6 +45,46 @@ def scaled_by(ref: Any, x: torch.Tensor) -> torch.Tensor:
 
 def looked_up(ref: Any, rows: torch.Tensor) -> torch.Tensor:
     return nn.functional.embedding(rows, ref.local_value(), sparse=True)
+
+
+# --- who makes the steps of an optimizer ---
+
+
+class _Steps:
+    by_torch = 0
+    by_hook = 0
+    hook: Any = None
+
+
+def _counted(step: Any) -> Any:
+    @functools.wraps(step)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        _Steps.by_torch += 1
+        return step(*args, **kwargs)
+
+    return counting
+
+
+for _kind in (torch.optim.SGD, torch.optim.Adam):  # AdamW is an Adam
+    _kind.step = _counted(_kind.step)  # type: ignore[method-assign]
+
+
+def steps_by_torch() -> int:
+    return _Steps.by_torch
+
+
+def count_steps_by_hook(enabled: bool) -> None:
+    def count(*_: Any) -> None:
+        _Steps.by_hook += 1
+
+    if enabled:
+        _Steps.hook = register_optimizer_step_post_hook(count)
+    else:
+        _Steps.hook.remove()
+
+
+def steps_by_hook() -> int:
+    return _Steps.by_hook
 
 
 class Failing(torch.optim.SGD):

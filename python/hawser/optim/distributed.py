@@ -21,6 +21,7 @@ from hawser.optim.share import Group, make_share
 __all__ = ["DistributedOptimizer", "OwnerErrors"]
 
 Options = dict[str, Any]
+_Calls = dict[str, tuple[str, tuple[Any, ...]]]  # owner -> method of its share, arguments
 
 
 class OwnerErrors(ExceptionGroup[Exception], Error):
@@ -114,7 +115,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         changes = {name: self._changes(owner) for name, owner in self._owners.items()}
         for name, owner in self._owners.items():
             owner.is_told(changes[name])
-        calls = {name: (id, change) for name, change in changes.items()}
+        calls: _Calls = {
+            name: ("change_and_step", (id, change)) if any(change) else ("step", (id,))
+            for name, change in changes.items()
+        }
         self._ask("step", calls, here=self._connected().name)
         for name, owner in self._owners.items():
             owner.was_told(changes[name])
@@ -141,7 +145,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             before(self)
         numbers = self._numbers()
         state: dict[int, Any] = {}
-        for name, part in self._ask("state", dict.fromkeys(self._owners, ())).items():
+        for name, part in self._ask("state", dict.fromkeys(self._owners, ("state", ()))).items():
             owner = self._owners[name]
             self._check_state(name, part)
             self._learn(owner, part["param_groups"])
@@ -176,7 +180,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         parts = {name: _part(owner, whole, options) for name, owner in self._owners.items()}
         for owner in self._owners.values():
             owner.is_told(owner.told)
-        self._ask("load", {name: (part,) for name, part in parts.items()})
+        self._ask("load", {name: ("load", (part,)) for name, part in parts.items()})
         for group, new in zip(self.param_groups, options, strict=True):
             references = group["params"]
             group.clear()
@@ -249,25 +253,24 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._owners[name] = _Owner(share)
         return described
 
-    def _ask(
-        self, method: str, calls: dict[str, tuple[Any, ...]], here: str | None = None
-    ) -> dict[str, Any]:
-        """Calls a method of the shares of these owners, all at the same time. The share of `here`, if
+    def _ask(self, what: str, calls: _Calls, here: str | None = None) -> dict[str, Any]:
+        """Calls methods of the shares of these owners, all at the same time. The share of `here`, if
         it is one of them, is used by this thread, with copies of the arguments."""
         asked = dict(calls)
         meanwhile = {}
         if here is not None and here in asked:
-            share, args = self._owners[here].share.local_value(), copy.deepcopy(asked.pop(here))
-            meanwhile[here] = functools.partial(getattr(share, method), *args)
+            method, args = asked.pop(here)
+            share = self._owners[here].share.local_value()
+            meanwhile[here] = functools.partial(getattr(share, method), *copy.deepcopy(args))
         replies, failures = self._call(
             {
                 name: (Method(self._owners[name].share, method), args)
-                for name, args in asked.items()
+                for name, (method, args) in asked.items()
             },
             meanwhile,
         )
         if failures:
-            raise self._error(f"{method} of the optimizer", _in_order(calls, failures), len(calls))
+            raise self._error(f"{what} of the optimizer", _in_order(calls, failures), len(calls))
         return replies
 
     def _error(self, what: str, failures: dict[str, Exception], asked: int) -> Exception:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
 import itertools
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from hawser._native import PyRRef
+from hawser._native import OptimizerShare, PyRRef
 from hawser.errors import Invalid
+from hawser.optim.plans import plan_of
 
 # Parameters by reference, and the options of that group.
 Group = tuple[Sequence[PyRRef], dict[str, Any]]
 
 
-class Share:
+class Share(OptimizerShare):
     """What a distributed optimizer is on one owner: a torch optimizer for the parameters there.
 
     It does not work on the parameters themselves but on a twin of each: another tensor with the same
     memory and version, whose `.grad` is nobody else's. So `.grad` of the parameters is neither read
     nor written, and a program may use it meanwhile.
 
-    Thread-safe. Shares take turns if they have a parameter in common, and only then.
+    Thread-safe. Shares take turns if they have a parameter in common, and only then: `with self` is
+    exclusive.
     """
 
     def __init__(
@@ -37,12 +36,11 @@ class Share:
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> None:
+        super().__init__()
         self._node = groups[0][0][0]._node
-        self._lock = threading.Lock()
         self._parameters: list[list[torch.Tensor]] = []
         for refs, _ in groups:
             self._parameters.append(self._new_tensors(refs))
-        self._turns = _turns_of(itertools.chain(*self._parameters))
         made = [
             {**options, "params": [_twin(parameter) for parameter in parameters]}
             for parameters, (_, options) in zip(self._parameters, groups, strict=True)
@@ -51,6 +49,9 @@ class Share:
         plain = len(made) == 1 and not groups[0][1]  # which every class understands
         self._optimizer = optimizer_class(made[0]["params"] if plain else made, *args, **kwargs)
         _check(self._optimizer, given)
+        with self:
+            self._take_turns()
+            self._make_plan()
 
     def describe(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """The options of each group, and the defaults."""
@@ -59,7 +60,7 @@ class Share:
 
     def add_groups(self, groups: Sequence[Group]) -> list[dict[str, Any]]:
         """All of them or none; returns their options."""
-        with self._lock:
+        with self:
             before = len(self._parameters)
             try:
                 for refs, options in groups:
@@ -70,49 +71,69 @@ class Share:
             except BaseException:
                 self._keep_groups(before)
                 raise
-            self._turns = _turns_of(itertools.chain(*self._parameters))
+            self._take_turns()
+            self._make_plan()
             return [_options(group) for group in self._optimizer.param_groups[before:]]
 
     def keep_groups(self, count: int) -> None:
         """Undoes what `add_groups` has added since there were so many."""
-        with self._lock:
+        with self:
             self._keep_groups(count)
+            self._take_turns()
+            self._make_plan()
 
-    def step(self, context: int, changes: Sequence[dict[str, Any]]) -> None:
-        """Applies the gradients that this node has in the context. `changes`: new values of options,
-        by group. Parameters without a gradient stay as they are."""
-        with self._exclusively():
+    def step(self, context: int) -> None:
+        """Applies the gradients that this node has in the context. Parameters without one stay as
+        they are. Where there is a plan for it, the native half does it, and answers calls of this
+        method before they come here."""
+        if not self.step_natively(self._node, context):
+            with self:
+                self._step(context)
+                self._make_plan()
+
+    def change_and_step(self, context: int, changes: Sequence[dict[str, Any]]) -> None:
+        """Takes over new values of options, by group, and makes a step."""
+        with self:
             for group, change in zip(self._optimizer.param_groups, changes, strict=True):
                 group.update(change)
-            self._follow_parameters()
-            taking_part = self._node.is_in_context(context)
-            gradients = self._node.gradients(context) if taking_part else {}
-            try:
-                for parameter, twin in self._pairs():
-                    twin.grad = gradients.get(parameter)
-                self._optimizer.step()
-            finally:
-                for _, twin in self._pairs():
-                    twin.grad = None
+            self._step(context)
+            self._make_plan()
 
     def state(self) -> dict[str, Any]:
         """The optimizer's state_dict, as it is between two steps."""
-        with self._exclusively():
+        with self:
             return copy.deepcopy(self._optimizer.state_dict())
 
     def load(self, state: dict[str, Any]) -> None:
-        with self._exclusively():
+        with self:
             self._optimizer.load_state_dict(state)
+            self._make_plan()
 
     # --- inside ---
 
-    @contextlib.contextmanager
-    def _exclusively(self) -> Iterator[None]:
-        """The own lock comes first, then those of the parameters in their one order."""
-        with self._lock, contextlib.ExitStack() as held:
-            for turn in self._turns:
-                held.enter_context(turn.lock)
-            yield
+    def _take_turns(self) -> None:
+        """With the other shares that have one of these parameters."""
+        self.take_turns(list(itertools.chain(*self._parameters)))
+
+    def _make_plan(self) -> None:
+        """Tells the native half what a step does from now on."""
+        plan = plan_of(self._optimizer, self._parameters)
+        if plan is None:
+            self.follow_nothing()
+        else:
+            self.follow(*plan)
+
+    def _step(self, context: int) -> None:
+        self._follow_parameters()
+        taking_part = self._node.is_in_context(context)
+        gradients = self._node.gradients(context) if taking_part else {}
+        try:
+            for parameter, twin in self._pairs():
+                twin.grad = gradients.get(parameter)
+            self._optimizer.step()
+        finally:
+            for _, twin in self._pairs():
+                twin.grad = None
 
     def _pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for parameters, group in zip(self._parameters, self._optimizer.param_groups, strict=True):
@@ -185,35 +206,3 @@ def _check(optimizer: Any, given: list[list[torch.Tensor]]) -> None:
         raise Invalid(
             f"{kind} computes the loss anew within a step, so it cannot work on several nodes"
         )
-
-
-# --- whose turn it is ---
-
-
-class _Turn:
-    """A lock, and its place in the order in which locks are taken."""
-
-    _numbers = itertools.count()
-
-    def __init__(self) -> None:
-        self.number = next(_Turn._numbers)
-        self.lock = threading.Lock()
-
-
-_assigning = threading.Lock()
-_assigned = WeakTensorKeyDictionary()  # parameter -> _Turn
-
-
-def _turns_of(parameters: Iterable[torch.Tensor]) -> list[_Turn]:
-    """Parameters that are new here get one lock together: usually they are always used together,
-    and a step takes one lock, however many parameters there are."""
-    fresh: _Turn | None = None
-    turns: dict[int, _Turn] = {}
-    with _assigning:
-        for parameter in parameters:
-            turn = _assigned.get(parameter)
-            if turn is None:
-                fresh = fresh or _Turn()
-                turn = _assigned[parameter] = fresh
-            turns[turn.number] = turn
-    return [turns[number] for number in sorted(turns)]

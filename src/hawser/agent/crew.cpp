@@ -25,6 +25,8 @@ constexpr int kDrainAtOnce = 64;
 constexpr std::int64_t kRequestsAreComingNs = 200'000;
 // One that got a request this recently is a server too: a waiter does not keep the seat from it.
 constexpr std::int64_t kServedLatelyNs = 100'000'000;
+constexpr Duration kAttentiveFor = std::chrono::milliseconds(2);
+constexpr int kLooksForSeat = 64;
 constexpr int kWaiterYields = 4;
 constexpr int kWaitsWithoutYield = 4096;
 
@@ -41,6 +43,9 @@ struct Serving {
 };
 thread_local Serving serving;
 
+thread_local Crew::Helper* helping = nullptr;
+thread_local const Crew* taking_in = nullptr;
+
 std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 // A task that should not throw, and does.
@@ -53,6 +58,13 @@ void log_thrown() {
     log::Line(log::Level::Error, "agent") << "a task threw something";
   }
 }
+
+struct TakingIn {
+  explicit TakingIn(const Crew* crew) : before(std::exchange(taking_in, crew)) {}
+  ~TakingIn() { taking_in = before; }
+  TakingIn(const TakingIn&) = delete;
+  const Crew* const before;
+};
 
 // While it lives, threads that are started block all signals: those belong to the program's own.
 class SignalsBlocked {
@@ -290,7 +302,9 @@ void Crew::lead(Hand& hand, bool just_served) {
     }
     wakes_.wake();
     const bool more_is_coming = expectations_.load(std::memory_order_relaxed) > 0;
-    if (!(served || more_is_coming) || !spinner_.look_on(more_is_coming)) {
+    const bool wanted_by_waiter = seat_wanted_.load(std::memory_order_relaxed) > 0;
+    if (wanted_by_waiter || !(served || more_is_coming) ||
+        !spinner_.look_on(more_is_coming, attentive_until())) {
       if (try_leave(me, Seat::State::HandPolls)) return;
       set_->disarm();
     }
@@ -301,6 +315,7 @@ void Crew::lead(Hand& hand, bool just_served) {
 // True when the frame is a request, to be run.
 bool Crew::take_in(transport::PollSet::Arrival& arrival, std::shared_ptr<Task>& task) {
   const Wakes::Collecting together(wakes_);
+  const TakingIn here(this);
   if (arrival.closed) {
     std::exchange(arrival.closed, nullptr)->on_closed();
     return false;
@@ -311,6 +326,8 @@ bool Crew::take_in(transport::PollSet::Arrival& arrival, std::shared_ptr<Task>& 
   last_request_ns_.store(now_ns(), std::memory_order_relaxed);
   return true;
 }
+
+bool Crew::is_taking_in() const { return taking_in == this; }
 
 // This thread takes in a frame, and will run what it queues meanwhile itself.
 bool Crew::looks_at_queue_next() const {
@@ -426,10 +443,15 @@ bool Crew::had_request_within(std::int64_t ns) const {
 }
 
 bool Crew::wait(Event& event, Deadline deadline) {
-  return look_on(event, deadline) || event.sleep_until(deadline);
+  const Helper* const helper = this_helper();
+  do {
+    if (look_on(event, deadline)) return true;
+  } while (helper && !helper->tasks_.empty());  // it has read them while it left the seat
+  return event.sleep_until(deadline);
 }
 
 bool Crew::look_on(Event& event, Deadline deadline) {
+  if (Helper* const helper = this_helper()) run_tasks_of(*helper);
   if (event.happened()) return true;
   const auto me = this_thread();
   if (sit_down_to_wait(me)) {
@@ -455,11 +477,17 @@ void Crew::give_back_lent_seat() {
 
 Crew::Expectation::Expectation(std::shared_ptr<Crew> crew) : crew_(std::move(crew)) {
   if (crew_->expectations_.fetch_add(1, std::memory_order_relaxed) != 0) return;
+  if (crew_->this_helper()) return;  // polls itself
   crew_->give_back_lent_seat();
   crew_->call_hand();
 }
 
 Crew::Expectation::~Expectation() { crew_->expectations_.fetch_sub(1, std::memory_order_relaxed); }
+
+void Crew::attend() {
+  attentive_until_.store(std::chrono::steady_clock::now() + kAttentiveFor,
+                         std::memory_order_relaxed);
+}
 
 // stop() does.
 void Crew::tell_who_waits_for_seat() {
@@ -497,9 +525,23 @@ bool Crew::sit_down_to_wait(Seat::Sitter me) {
   }
   // A handler that left the seat to a hand would have its reply after two wake-ups, not none.
   if (!this_hand() && had_request_within(kRequestsAreComingNs)) return false;
-  if (!seat_.take(me, Seat::State::WaiterPolls)) return false;
+  if (!seat_.take(me, Seat::State::WaiterPolls) && !ask_for_seat(me)) return false;
   set_->disarm();
   return true;
+}
+
+// Of a hand that does nothing but look on, which takes it a microsecond to notice. Being woken by
+// it takes longer.
+bool Crew::ask_for_seat(Seat::Sitter me) {
+  if (seat_.state() != Seat::State::HandPolls) return false;
+  seat_wanted_.fetch_add(1, std::memory_order_relaxed);
+  bool taken = false;
+  for (int look = 0; look < kLooksForSeat && !taken; ++look) {
+    pause_briefly();
+    taken = seat_.take(me, Seat::State::WaiterPolls);
+  }
+  seat_wanted_.fetch_sub(1, std::memory_order_relaxed);
+  return taken;
 }
 
 void Crew::poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me) {
@@ -507,6 +549,7 @@ void Crew::poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me) 
   if (queue_can_be_served()) bell_->ring();
   wakes_.wake();
   spinner_.restart();
+  Helper* const helper = this_helper();
   bool handed_over = false;
   while (!event.happened() && !handed_over && !stopping_.load(std::memory_order_relaxed)) {
     transport::PollSet::Arrival arrival;
@@ -514,11 +557,12 @@ void Crew::poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me) 
       std::shared_ptr<Task> request;
       handed_over = take_in(arrival, request);
       if (handed_over) submit(std::move(request));
+      if (helper && !helper->tasks_.empty() && !help_seated(*helper, me)) return;
       spinner_.restart();
       continue;
     }
     wakes_.wake();
-    if (!spinner_.look_on()) break;
+    if (!spinner_.look_on(/*more_is_coming=*/helper != nullptr, attentive_until())) break;
     if (!deadline.is_never() && deadline.passed(std::chrono::steady_clock::now())) break;
   }
   // Replies that are here already spare their waiters the whole way to the seat.
@@ -534,6 +578,49 @@ void Crew::poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me) 
     return;
   }
   leave_waiting(me);
+}
+
+// ------------------------------------------------------------------------------- helping
+
+Crew::Helper::Helper(std::shared_ptr<Crew> crew)
+    : crew_(std::move(crew)), before_(std::exchange(helping, this)) {}
+
+Crew::Helper::~Helper() {
+  helping = before_;
+  for (auto& task : tasks_) crew_->submit(std::move(task));
+}
+
+Crew::Helper* Crew::this_helper() const {
+  return helping && helping->crew_.get() == this ? helping : nullptr;
+}
+
+// What they wait for inside is their own affair: this thread is no helper then.
+void Crew::run_tasks_of(Helper& helper) {
+  helping = nullptr;
+  while (!helper.tasks_.empty()) {
+    for (auto& task : std::exchange(helper.tasks_, {})) {
+      task->run();
+      task.reset();
+    }
+  }
+  helping = &helper;
+}
+
+// As run_seated(). False when the seat is no longer this thread's.
+bool Crew::help_seated(Helper& helper, Seat::Sitter me) {
+  const bool brief = std::all_of(helper.tasks_.begin(), helper.tasks_.end(),
+                                 [](const auto& task) { return task->brief(); });
+  if (brief) {
+    wakes_.wake();
+    seat_.lend();
+    HAWSER_STEP();
+    set_->start_tick();
+    run_tasks_of(helper);
+    return seat_.reclaim(me, Seat::State::WaiterPolls);
+  }
+  vacate();
+  run_tasks_of(helper);
+  return sit_down_to_wait(me);
 }
 
 void Crew::leave_waiting(Seat::Sitter me) {

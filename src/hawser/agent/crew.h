@@ -50,8 +50,10 @@ struct CrewStats {
 //           waiting for itself.
 //   CREW-3  Everything submitted is run or refused, once. After stop() it is refused.
 //   CREW-4  What a task leaves behind with post_last() is run by its own hand, after it has
-//   returned
-//           and everything it owned is gone; no other hand is woken for it.
+//           returned and everything it owned is gone; no other hand is woken for it.
+//   CREW-5  A thread that waits runs nothing (CALL-1), unless it is a helper: then it runs what it
+//           has itself come by of the work it helps with, inside its wait. It has nothing left to
+//           run when it goes to sleep.
 //
 // Thread-safe. The threads share ownership: one whose handler does not return in time is left
 // behind by stop() and ends when it returns.
@@ -97,6 +99,35 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
    private:
     const std::shared_ptr<Crew> crew_;
   };
+
+  // While it lives, waits of this thread do a certain work as well (CREW-5): what it waits for
+  // takes that work, and another thread need not be woken for it.
+  class Helper {
+   public:
+    explicit Helper(std::shared_ptr<Crew> crew);
+    ~Helper();
+    Helper(const Helper&) = delete;
+
+    // What it helps with; any number but 0.
+    void helps_with(std::uint64_t work) { work_ = work; }
+
+   private:
+    friend class Crew;
+    const std::shared_ptr<Crew> crew_;
+    Helper* const before_;
+    std::uint64_t work_ = 0;
+    std::vector<std::shared_ptr<Task>> tasks_;
+  };
+  // The helper that this thread is, if any.
+  Helper* this_helper() const;
+  // As post() or post_brief(), for a part of that work.
+  void post_for(std::uint64_t work, UniqueFunction<void()> task, bool brief);
+
+  // More is likely to come soon: whoever looks looks on for longer, for a while.
+  void attend();
+
+  // This thread is in the midst of taking in what has arrived, and must not wait.
+  bool is_taking_in() const;
 
   CrewStats stats() const;
 
@@ -161,12 +192,16 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   bool waiter_may_yield();
   bool yield_to_pollers(Event& event);
   bool sit_down_to_wait(Seat::Sitter me);
+  bool ask_for_seat(Seat::Sitter me);
   void poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me);
   void leave_waiting(Seat::Sitter me);
   void give_back_lent_seat();
   void tell_who_waits_for_seat();
   bool drain(int at_most);
+  void run_tasks_of(Helper& helper);
+  bool help_seated(Helper& helper, Seat::Sitter me);
   bool had_request_within(std::int64_t ns) const;
+  TimePoint attentive_until() const { return attentive_until_.load(std::memory_order_relaxed); }
 
   const CrewOptions options_;
   const std::shared_ptr<transport::Doorbell> bell_;
@@ -192,6 +227,8 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
 
   std::atomic<std::int64_t> replies_expected_{0};
   std::atomic<std::int64_t> expectations_{0};
+  std::atomic<int> seat_wanted_{0};  // by so many waiters, of the hand that has it
+  std::atomic<TimePoint> attentive_until_{TimePoint::min()};
   std::atomic<std::int64_t> last_request_ns_{0};
   std::atomic<int> waits_without_yield_{0};
   std::atomic<std::uint64_t> tasks_run_{0};

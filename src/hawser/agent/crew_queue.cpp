@@ -50,6 +50,13 @@ void Crew::post_brief(UniqueFunction<void()> task) {
   enqueue(std::make_shared<FunctionTask>(std::move(task), /*brief=*/true), true);
 }
 
+void Crew::post_for(std::uint64_t work, UniqueFunction<void()> task, bool brief) {
+  auto posted = std::make_shared<FunctionTask>(std::move(task), brief);
+  Helper* const helper = this_helper();
+  if (!helper || helper->work_ != work) return enqueue(std::move(posted), true);
+  helper->tasks_.push_back(std::move(posted));
+}
+
 void Crew::post_last(UniqueFunction<void()> task) {
   Hand* const hand = this_hand();
   if (!hand) return post(std::move(task));

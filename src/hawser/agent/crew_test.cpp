@@ -4,148 +4,22 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <latch>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "hawser/base/buffer_pool.h"
 #include "hawser/base/log.h"
-#include "hawser/transport/loopback.h"
+#include "tests/support/crew_node.h"
 
 namespace hawser::agent {
 namespace {
 
 using namespace std::chrono_literals;
-
-// Run or refused, exactly once, or the test fails.
-class TrapTask final : public Task {
- public:
-  struct Nature {
-    ChainId chain = ChainId::None;
-    bool brief = false;
-  };
-  TrapTask(std::function<void()> body, std::function<void(const Error&)> refusal, Nature nature)
-      : body_(std::move(body)), refusal_(std::move(refusal)), nature_(nature) {}
-  ~TrapTask() override { EXPECT_EQ(completions_.load(), 1) << "neither run nor refused, or both"; }
-
-  void run() override {
-    ++completions_;
-    body_();
-  }
-  void refuse(const Error& why) override {
-    ++completions_;
-    if (!refusal_) {
-      ADD_FAILURE() << "refused: " << why.what();
-    } else {
-      refusal_(why);
-    }
-  }
-  ChainId chain() const override { return nature_.chain; }
-  bool brief() const override { return nature_.brief; }
-
- private:
-  const std::function<void()> body_;
-  const std::function<void(const Error&)> refusal_;
-  const Nature nature_;
-  std::atomic<int> completions_{0};
-};
-
-std::shared_ptr<Task> task(std::function<void()> body, TrapTask::Nature nature = {},
-                           std::function<void(const Error&)> refusal = nullptr) {
-  return std::make_shared<TrapTask>(std::move(body), std::move(refusal), nature);
-}
-
-// Requests and replies without a network: a frame carries the number of what it stands for.
-class TestSink final : public transport::FrameSink {
- public:
-  std::shared_ptr<Task> on_frame(wire::InFrame frame) override {
-    const auto words = frame.body.view();
-    std::size_t number = 0;
-    std::memcpy(&number, words.data(), sizeof number);
-    const std::lock_guard lock(mutex_);
-    if (frame.kind == wire::Kind::Call) return std::exchange(requests_.at(number), nullptr);
-    if (frame.kind == wire::Kind::Reply) {
-      last_reply_read_by = std::this_thread::get_id();
-      replies_.at(number)->set();
-    } else {
-      notices_.at(number)();
-    }
-    return nullptr;
-  }
-  void on_closed() override { ++closed; }
-
-  std::size_t add(std::shared_ptr<Task> request) {
-    const std::lock_guard lock(mutex_);
-    requests_.push_back(std::move(request));
-    return requests_.size() - 1;
-  }
-  std::size_t add(Event& reply) {
-    const std::lock_guard lock(mutex_);
-    replies_.push_back(&reply);
-    return replies_.size() - 1;
-  }
-  std::size_t add(std::function<void()> notice) {
-    const std::lock_guard lock(mutex_);
-    notices_.push_back(std::move(notice));
-    return notices_.size() - 1;
-  }
-  std::atomic<int> closed{0};
-  std::atomic<std::thread::id> last_reply_read_by{};
-
- private:
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<Task>> requests_;
-  std::vector<Event*> replies_;
-  std::vector<std::function<void()>> notices_;  // called by the thread that reads them
-};
-
-// A node that consists of its threads and a link to itself.
-class TestNode {
- public:
-  explicit TestNode(CrewOptions options = {})
-      : crew_(std::make_shared<Crew>(bell_, set_, options)),
-        link_(transport::make_loopback({}, bell_, std::make_shared<BufferPool>(0))) {
-    set_->add(link_, sink_);
-    crew_->start();
-  }
-  ~TestNode() {
-    crew_->stop(patience_);
-    set_->clear();
-    EXPECT_EQ(sink_->closed, 1);
-  }
-
-  Crew& crew() { return *crew_; }
-  bool is_polled() const { return !bell_->announced_asleep(); }
-  void do_not_wait_for_handlers() { patience_ = Deadline(TimePoint{}); }
-  void request(std::shared_ptr<Task> task) { send(wire::Kind::Call, sink_->add(std::move(task))); }
-  void reply(Event& to) { send(wire::Kind::Reply, sink_->add(to)); }
-  void notify(std::function<void()> notice) {
-    send(wire::Kind::Cancel, sink_->add(std::move(notice)));
-  }
-  std::thread::id last_reply_read_by() const { return sink_->last_reply_read_by; }
-
- private:
-  void send(wire::Kind kind, std::size_t number) {
-    EXPECT_TRUE(
-        link_->send({.kind = kind, .body = std::as_bytes(std::span(&number, 1)), .segments = {}}));
-  }
-
-  const std::shared_ptr<transport::Doorbell> bell_ = std::make_shared<transport::Doorbell>();
-  const std::shared_ptr<transport::PollSet> set_ = std::make_shared<transport::PollSet>(*bell_);
-  const std::shared_ptr<TestSink> sink_ = std::make_shared<TestSink>();
-  const std::shared_ptr<Crew> crew_;
-  const std::shared_ptr<transport::Link> link_;
-  Deadline patience_ = Deadline::never();
-};
-
-Deadline soon() { return Deadline::after(SteadyClock(), 20ms); }
 
 TEST(Crew, NeedsTwoThreads) {
   const auto bell = std::make_shared<transport::Doorbell>();
@@ -195,17 +69,6 @@ TEST(Crew, RunsWhatIsPostedWhileAFrameIsRead) {
       }
     });
     done.wait();
-  }
-}
-
-TEST(Crew, WhoSleepsLeavesTheSeatToHands) {
-  TestNode node({.spin_limit = 10s});
-  for (int round = 0; round < 100; ++round) {
-    Event reply, served;
-    node.reply(reply);
-    EXPECT_TRUE(node.crew().wait(reply, Deadline::never()));  // and means to come back
-    node.request(task([&] { served.set(); }));
-    EXPECT_TRUE(node.crew().sleep(served, Deadline::never()));
   }
 }
 
@@ -261,38 +124,6 @@ TEST(Crew, RunsWhatOtherThreadsLeaveBehindAsWhatTheyPost) {
     left.wait();
   });
   done.wait();
-}
-
-// Unless the reply is there before it has sat down, as may happen now and then.
-TEST(Crew, AHandlerThatWaitsReadsItsReplyItself) {
-  TestNode node({.spin_limit = 1s});
-  bool by_itself = false;
-  for (int attempt = 0; attempt < 100 && !by_itself; ++attempt) {
-    Event replied;
-    std::thread::id handler;
-    std::latch waits(1), done(1);
-    node.request(task([&] {
-      handler = std::this_thread::get_id();
-      waits.count_down();
-      EXPECT_TRUE(node.crew().wait(replied, Deadline::never()));
-      done.count_down();
-    }));
-    waits.wait();
-    node.reply(replied);
-    done.wait();
-    by_itself = node.last_reply_read_by() == handler;
-  }
-  EXPECT_TRUE(by_itself);
-}
-
-TEST(Crew, AHandPollsWhileMessagesAreExpected) {
-  TestNode node({.spin_limit = 1s});
-  while (node.is_polled()) std::this_thread::yield();
-  {
-    const Crew::Expectation expected(node.crew().shared_from_this());
-    while (!node.is_polled()) std::this_thread::yield();
-  }
-  while (node.is_polled()) std::this_thread::yield();  // nothing was served
 }
 
 TEST(Crew, SurvivesATaskThatThrows) {
@@ -657,50 +488,6 @@ TEST(Crew, TasksDieOutsideOfItsLocks) {
   EXPECT_TRUE(crew.stop(Deadline::never()));
   opener.join();
   crew.post([asks = std::make_unique<Asks>(crew)] {});
-}
-
-// ------------------------------------------------------------------------------- waiting
-
-TEST(Crew, WaitEndsWithTheDeadline) {
-  for (const auto spin_limit : {0us, 50us}) {
-    TestNode node({.spin_limit = spin_limit});
-    Event never;
-    EXPECT_FALSE(node.crew().wait(never, soon()));
-    EXPECT_FALSE(node.crew().wait(never, Deadline(TimePoint{})));
-  }
-}
-
-// CALL-1.
-TEST(Crew, AWaitingThreadRunsNothing) {
-  TestNode node;
-  for (int i = 0; i < 500; ++i) {
-    Event answered;
-    const auto waiting = std::this_thread::get_id();
-    node.request(task(
-        [&] {
-          EXPECT_NE(std::this_thread::get_id(), waiting);
-          node.crew().post([&] {
-            EXPECT_NE(std::this_thread::get_id(), waiting);
-            node.reply(answered);
-          });
-        },
-        {.brief = i % 2 == 0}));
-    EXPECT_TRUE(node.crew().wait(answered, Deadline::never()));
-  }
-}
-
-// A thread that has its reply lends the seat if it expects more, and need not come back.
-TEST(Crew, RepliesArriveAlthoughTheWaiterWentAway) {
-  TestNode node;
-  for (int i = 0; i < 50; ++i) {
-    Event first, second;
-    node.crew().expect_reply();
-    node.reply(first);
-    EXPECT_TRUE(node.crew().wait(first, Deadline::never()));
-    node.reply(second);
-    EXPECT_TRUE(second.sleep_until(Deadline::never()));
-    node.crew().reply_arrived();
-  }
 }
 
 }  // namespace

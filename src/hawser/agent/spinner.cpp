@@ -8,6 +8,11 @@ namespace hawser::agent {
 namespace {
 
 constexpr std::uint32_t kPausesPerRound = 8;
+constexpr Duration kEmptyYield = std::chrono::nanoseconds(800);
+constexpr Duration kLongYield = std::chrono::microseconds(200);
+constexpr Duration kTimeSlice = std::chrono::microseconds(700);
+
+}  // namespace
 
 void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -16,12 +21,6 @@ void pause_briefly() {
   asm volatile("yield");
 #endif
 }
-
-constexpr Duration kEmptyYield = std::chrono::nanoseconds(800);
-constexpr Duration kLongYield = std::chrono::microseconds(200);
-constexpr Duration kTimeSlice = std::chrono::microseconds(700);
-
-}  // namespace
 
 Yielded yield_core() {
   const TimePoint before = std::chrono::steady_clock::now();
@@ -32,7 +31,7 @@ Yielded yield_core() {
   return yielded > kEmptyYield ? Yielded::Shared : Yielded::Empty;
 }
 
-bool Spinner::look_on(bool more_is_coming) {
+bool Spinner::look_on(bool more_is_coming, TimePoint likely_until) {
   if (limit_ <= Duration::zero()) return false;
   if (round_ == 0) {
     if (waits_off_ > 0) {
@@ -46,7 +45,8 @@ bool Spinner::look_on(bool more_is_coming) {
   for (std::uint32_t i = 0; i < kPausesPerRound; ++i) pause_briefly();
   if (++round_ < next_yield_) return true;
 
-  if (std::chrono::steady_clock::now() - since_ > (more_is_coming ? kLongerLook : 1) * limit_) {
+  const bool longer = more_is_coming || since_ < likely_until;
+  if (std::chrono::steady_clock::now() - since_ > (longer ? kLongerLook : 1) * limit_) {
     round_ = 0;
     return false;
   }

@@ -15,6 +15,9 @@ enum class Yielded {
 };
 Yielded yield_core();
 
+// For a few cycles, without giving the core away.
+void pause_briefly();
+
 // How long the poller looks on before it goes to sleep. Waking a sleeping thread costs 3 to 70 us,
 // looking on costs a core; so it looks on for a while after each frame, and stops doing so where
 // that does harm. Belongs to the holder of the poll seat.
@@ -34,9 +37,9 @@ class Spinner {
     round_ = 0;
     suspects_ = false;
   }
-  // Nothing came. False: go to sleep. `more_is_coming`: something is known to be on its way, which
-  // is worth a longer look.
-  bool look_on(bool more_is_coming = false);
+  // Nothing came. False: go to sleep. What is known to be on its way, or likely to come to who has
+  // begun to look by `likely_until`, is worth a longer look.
+  bool look_on(bool more_is_coming = false, TimePoint likely_until = TimePoint::min());
 
  private:
   bool give_up();

@@ -39,6 +39,22 @@ TEST(Spinner, GivesUpAfterTheLimit) {
   EXPECT_GE(longest, 8);
 }
 
+TEST(Spinner, LooksOnForLongerWhereMoreIsLikelyToCome) {
+  const auto ends = std::chrono::steady_clock::now() + 10s;
+  for (const bool known : {false, true}) {
+    Spinner spinner(1ms);
+    Duration longest{};
+    while (longest < 3ms && std::chrono::steady_clock::now() < ends) {
+      spinner.restart();
+      const auto began = std::chrono::steady_clock::now();
+      while (spinner.look_on(known, began + 1s)) {
+      }
+      longest = std::max(longest, std::chrono::steady_clock::now() - began);
+    }
+    EXPECT_GE(longest, 3ms);
+  }
+}
+
 void pin_to_one_core() {
   cpu_set_t one;
   CPU_ZERO(&one);

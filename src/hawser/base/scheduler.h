@@ -9,7 +9,8 @@ namespace hawser {
 // Where user code runs and how a thread waits for the network.
 //
 // CALL-1: handlers, callbacks and foreign destructors never run on a thread that is blocked in a
-// wait. A thread in wait() may move bytes and complete replies; what it finds to run it hands over.
+// wait. A thread in wait() may move bytes and complete replies; what it finds to run it hands over,
+// unless it has come to help with just that (CREW-5).
 class Scheduler {
  public:
   virtual ~Scheduler() = default;

@@ -42,6 +42,7 @@ void backward(NodeCore& core, std::int64_t context, const std::vector<at::Tensor
                                   .timeout = timeout_of(timeout.ptr()).value_or(kForever),
                                   .mode = mode_of(mode)};
     RECORD_USER_SCOPE("torch::distributed::autograd::backward");
+    const auto helping = core.node().autograd().help(options);
     const auto pass = [&] {
       const WithoutGil no_gil;
       return core.node().backward(context_of(context), roots, options);

@@ -2,6 +2,7 @@
 
 #include "hawser/base/version.h"
 #include "hawser/bindings/bind_node.h"
+#include "hawser/bindings/bind_optim.h"
 #include "hawser/bindings/bind_options.h"
 #include "hawser/bindings/future.h"
 #include "hawser/bindings/reference.h"
@@ -14,4 +15,5 @@ PYBIND11_MODULE(_native, module) {
   hawser::bindings::bind_node(module);
   hawser::bindings::bind_reference(module);
   hawser::bindings::bind_options(module);
+  hawser::bindings::bind_optim(module);
 }

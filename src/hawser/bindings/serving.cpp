@@ -224,7 +224,8 @@ KeptObject::KeptObject(const std::shared_ptr<NodeCore>& core, Object object,
     : core_(core),
       constant_(constant_copy_of(object.get(), core->picklers())),
       object_(std::move(object)),
-      script_type_(std::move(script_type)) {}
+      script_type_(std::move(script_type)),
+      share_(share_of(object_.get())) {}
 
 std::string KeptObject::type_name() const {
   if (!script_type_.empty()) return script_type_;
@@ -260,6 +261,7 @@ c10::IValue KeptObject::script_value(const c10::TypePtr& declared) {
 void KeptObject::call(const CallContext& context, std::string_view method) {
   const auto core = core_.lock();
   if (!core) throw Error(ErrorKind::Invalid, "the node is closed");
+  if (share_ && share_->answer(*core, context, method)) return;
   run(core, context, [&](Object& function) {
     const Object name = as_text(method);
     function = Object::taken(PyObject_GetAttr(object_.get(), name.get()));

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "hawser/bindings/bind_optim.h"
 #include "hawser/bindings/node_core.h"
 #include "hawser/node/kept.h"
 
@@ -43,6 +44,7 @@ class KeptObject final : public Kept {
   const std::string constant_;
   const AnywhereObject object_;
   const std::string script_type_;
+  OptimizerShare* const share_;  // the object itself, if it is one
 };
 
 }  // namespace hawser::bindings

@@ -163,9 +163,9 @@ void LocalPass::start(bool from_roots, bool retain_graph,
     if (pass && !pass->aborted_) pass->ended(future.hasError() ? future.exception_ptr() : nullptr);
   });
   runner_ = std::make_shared<TaskRunner>(task_, devices_of(task_->nodes_in_graph_),
-                                         [events = events_](UniqueFunction<void()> work) {
+                                         [events = events_, id = id_](UniqueFunction<void()> work) {
                                            if (const auto lender = events.lock())
-                                             lender->lend_thread(std::move(work));
+                                             lender->lend_thread(id, std::move(work));
                                          });
   if (from_roots) runner_->add({root_, {}});
 }

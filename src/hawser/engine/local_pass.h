@@ -46,7 +46,7 @@ class LocalPass : public std::enable_shared_from_this<LocalPass> {
     // they say where in the forward pass the function that failed came from.
     virtual void part_ended(PassId pass, std::exception_ptr failure, std::string warnings) = 0;
     // Runs it soon, on another thread or after the caller has returned.
-    virtual void lend_thread(UniqueFunction<void()> work) = 0;
+    virtual void lend_thread(PassId pass, UniqueFunction<void()> work) = 0;
   };
 
   LocalPass(PassId pass, ContextId context, std::weak_ptr<Events> events);

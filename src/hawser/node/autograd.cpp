@@ -7,6 +7,7 @@
 
 #include "hawser/engine/wire_form.h"
 #include "hawser/node/function.h"
+#include "hawser/node/options.h"
 
 namespace hawser {
 namespace {
@@ -59,13 +60,15 @@ at::Tensor sum(const at::Tensor& a, const at::Tensor& b) {
   return a.is_sparse() && !b.is_sparse() ? at::add(b, a) : at::add(a, b);
 }
 
-// What arrives for a pass is work, which a thread that waits has to hand over (CALL-1), and a hand
-// that polls can do itself.
-class SleepingWaits final : public Scheduler {
+// What arrives for a pass is work, which a thread that waits has to hand over (CALL-1), and a
+// helper or a hand that polls can do itself.
+class PassWaits final : public Scheduler {
  public:
-  explicit SleepingWaits(std::shared_ptr<agent::Crew> crew) : crew_(std::move(crew)) {}
+  explicit PassWaits(std::shared_ptr<agent::Crew> crew) : crew_(std::move(crew)) {}
   void post(UniqueFunction<void()> task) override { crew_->post(std::move(task)); }
-  bool wait(Event& event, Deadline deadline) override { return crew_->sleep(event, deadline); }
+  bool wait(Event& event, Deadline deadline) override {
+    return crew_->this_helper() ? crew_->wait(event, deadline) : crew_->sleep(event, deadline);
+  }
 
  private:
   const std::shared_ptr<agent::Crew> crew_;
@@ -75,7 +78,7 @@ class SleepingWaits final : public Scheduler {
 
 Autograd::Autograd(Self self, Surroundings surroundings)
     : out_(std::move(surroundings)),
-      waiting_(std::make_shared<SleepingWaits>(out_.crew)),
+      waiting_(std::make_shared<PassWaits>(out_.crew)),
       self_(self.name),
       records_(out_.process, out_.serving_profiles),
       state_(std::in_place, std::move(self)) {}
@@ -154,10 +157,10 @@ std::shared_ptr<LocalPass> Autograd::take_pass(PassId pass) {
   return taken.empty() ? nullptr : std::move(taken.mapped().local);
 }
 
-// A graph may hold Python objects, and the threads that perform actions must not wait for the
+// A graph may hold Python objects, and a thread that reads the network must not wait for the
 // interpreter (GIL-1).
-void Autograd::destroy_later(std::shared_ptr<void> graph) {
-  out_.crew->post([graph = std::move(graph)] {});
+void Autograd::destroy(std::shared_ptr<void> graph) {
+  if (out_.crew->is_taking_in()) out_.crew->post([graph = std::move(graph)] {});
 }
 
 std::unique_ptr<agent::Crew::Expectation> Autograd::expectation() {
@@ -306,14 +309,14 @@ void Autograd::perform(AbortLocal&& action) {
   const auto pass = take_pass(action.pass);
   if (!pass) return;
   pass->abort(action.why.message());
-  destroy_later(pass);
+  destroy(pass);
 }
 
 void Autograd::perform(CommitLocal&& action) {
   records_.end(autograd::number(action.pass), /*begun_here=*/false);
   const auto pass = take_pass(action.pass);
   if (!pass) return;
-  destroy_later(pass);
+  destroy(pass);
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> replaced;  // die without the lock
   for (const auto& entry : pass->collected()) {
@@ -354,7 +357,7 @@ void Autograd::perform(Finished&& action) {
 
 void Autograd::perform(DropContext&& action) {
   auto dropped = state_.lock()->graphs.extract(action.context);
-  if (!dropped.empty()) destroy_later(std::make_shared<Graph>(std::move(dropped.mapped())));
+  if (!dropped.empty()) destroy(std::make_shared<Graph>(std::move(dropped.mapped())));
 }
 
 // ------------------------------------------------------------------------------- the program
@@ -400,6 +403,7 @@ Future<void> Autograd::backward(ContextId context, const Tensors& roots,
       return;
     }
     pass = begun.value();
+    if (auto* const helper = out_.crew->this_helper()) helper->helps_with(autograd::number(*pass));
     if (trace::is_watched()) records_.begin(autograd::number(*pass));
     auto local = std::make_shared<LocalPass>(*pass, context, weak_from_this());
     local->begin_at(roots);
@@ -414,6 +418,13 @@ Future<void> Autograd::backward(ContextId context, const Tensors& roots,
     }
   });
   return std::move(future);  // a binding: not moved by itself
+}
+
+std::unique_ptr<agent::Crew::Helper> Autograd::help(const BackwardOptions& options) {
+  const bool is_limited = options.timeout != kForever || current_call();
+  const bool runs_function = torch::autograd::get_current_graph_task_id() != -1;
+  if (is_limited || runs_function) return nullptr;
+  return std::make_unique<agent::Crew::Helper>(out_.crew);
 }
 
 hawser::Gradients Autograd::gradients(ContextId context) {
@@ -447,6 +458,7 @@ AutogradCounts Autograd::count() {
 
 std::optional<wire::AutogradNote> Autograd::record_send(ContextId context, const Party& to,
                                                         const wire::Payload& payload) {
+  out_.crew->attend();
   const Tensors* tensors = differentiable(payload);
   c10::intrusive_ptr<engine::SendFunction> function;
   if (tensors) function = c10::make_intrusive<engine::SendFunction>(*tensors);
@@ -463,6 +475,7 @@ void Autograd::send_failed(const wire::AutogradNote& note, bool left) {
 }
 
 void Autograd::received(wire::Notes& notes, wire::ReceivedPayload& payload, const Party& from) {
+  out_.crew->attend();
   const Note note = engine::from_wire(*notes.autograd, from);
   const std::size_t tensors = count_differentiable(payload);
   c10::intrusive_ptr<engine::RecvFunction> function;
@@ -484,6 +497,7 @@ void Autograd::received(wire::Notes& notes, wire::ReceivedPayload& payload, cons
 }
 
 void Autograd::serve(std::shared_ptr<agent::IncomingCall> call) {
+  out_.crew->attend();
   engine::ReadMessage read;
   try {
     read = engine::read_message(call->call().function, call->payload());
@@ -540,15 +554,11 @@ void Autograd::part_ended(PassId pass, std::exception_ptr failure, std::string w
   tell([&](State& state, TimePoint now) { state.conductor.local_ended(pass, result, now); });
 }
 
-void Autograd::lend_thread(UniqueFunction<void()> work) {
+void Autograd::lend_thread(PassId pass, UniqueFunction<void()> work) {
   auto timed = [self = shared_from_this(), work = std::move(work)]() mutable {
     self->running_.run([&] { work(); });
   };
-  if (running_.is_brief()) {
-    out_.crew->post_brief(std::move(timed));
-  } else {
-    out_.crew->post(std::move(timed));
-  }
+  out_.crew->post_for(autograd::number(pass), std::move(timed), running_.is_brief());
 }
 
 // ------------------------------------------------------------------------------- the agent

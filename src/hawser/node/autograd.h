@@ -65,6 +65,10 @@ class Autograd final : public engine::LocalPass::Events,
   // Error(Invalid) for roots and contexts that make no sense.
   Future<void> backward(autograd::ContextId context, const engine::Tensors& roots,
                         const BackwardOptions& options);
+  // For who will wait for the pass that it begins next: while this lives, waiting does what work
+  // of the pass comes to this thread. Nothing where a function that does not return must not hold
+  // up who waits, because there is a time limit; nor where this thread is already in one.
+  std::unique_ptr<agent::Crew::Helper> help(const BackwardOptions& options);
   // Of the leaves of this node. Throws Error(Invalid) when it is not in that context.
   Gradients gradients(autograd::ContextId context);
   AutogradContextReport report(autograd::ContextId context);
@@ -96,7 +100,7 @@ class Autograd final : public engine::LocalPass::Events,
   void gradients_leave(autograd::PassId pass, autograd::MessageId recv,
                        engine::Tensors gradients) override;
   void part_ended(autograd::PassId pass, std::exception_ptr failure, std::string warnings) override;
-  void lend_thread(UniqueFunction<void()> work) override;
+  void lend_thread(autograd::PassId pass, UniqueFunction<void()> work) override;
 
  private:
   // What belongs to a context beside the conductor's knowledge of it.
@@ -142,7 +146,7 @@ class Autograd final : public engine::LocalPass::Events,
   engine::Tensors take_gradients(autograd::GradientHandle handle);
   std::shared_ptr<engine::LocalPass> find_pass(autograd::PassId pass);
   std::shared_ptr<engine::LocalPass> take_pass(autograd::PassId pass);
-  void destroy_later(std::shared_ptr<void> graph);
+  void destroy(std::shared_ptr<void> graph);
   std::unique_ptr<agent::Crew::Expectation> expectation();
   std::shared_ptr<engine::LocalPass> find_or_add_pass(autograd::PassId pass,
                                                       autograd::ContextId context);
@@ -162,7 +166,8 @@ class Autograd final : public engine::LocalPass::Events,
   const Surroundings out_;
   const std::shared_ptr<Scheduler> waiting_;  // how the program waits for a pass
   const std::string self_;
-  Briefness running_;  // backward functions, between two waits for gradients
+  // Backward functions, between two waits for gradients. What arrives meanwhile is mostly for them.
+  Briefness running_{std::chrono::microseconds(250)};
   trace::PassRecords records_;
   Guarded<State> state_;
 };

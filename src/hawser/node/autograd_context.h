@@ -31,7 +31,7 @@ class Context {
   // Throws Error: what a function raised on any node (ErrorDetails::node), a node that was lost,
   // Timeout. Nothing has been added to any gradient then, and it may be tried again.
   void backward(const std::vector<at::Tensor>& roots, BackwardOptions options = {}) {
-    node_.backward(id_, roots, options).get();
+    node_.run_backward(id_, roots, options);
   }
   // Of this node's leaves, by leaf.
   hawser::Gradients gradients() const { return autograd::gradients(node_, id_); }

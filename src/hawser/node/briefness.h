@@ -11,6 +11,9 @@ namespace hawser {
 // Thread-safe.
 class Briefness {
  public:
+  // What counts as brief. Frames wait meanwhile, which would cost others a thread to be woken.
+  explicit Briefness(Duration brief = std::chrono::microseconds(50)) : brief_(brief) {}
+
   bool is_brief() const { return slowness_.load(std::memory_order_relaxed) <= kStillBrief; }
 
   template <class F>
@@ -24,7 +27,6 @@ class Briefness {
  private:
   // A slow run adds kSlowRun, a quick one takes one away. One slow run in many is a thread that
   // lost its core for a moment; two close together are a slow function.
-  static constexpr Duration kBrief = std::chrono::microseconds(50);
   static constexpr int kSlowRun = 8;
   static constexpr int kStillBrief = 8;
   static constexpr int kSlowest = 24;
@@ -39,10 +41,11 @@ class Briefness {
   void learn(Duration took) {
     const int before = slowness_.load(std::memory_order_relaxed);
     const int after =
-        took > kBrief ? std::min(before + kSlowRun, kSlowest) : std::max(before - 1, 0);
+        took > brief_ ? std::min(before + kSlowRun, kSlowest) : std::max(before - 1, 0);
     if (after != before) slowness_.store(after, std::memory_order_relaxed);
   }
 
+  const Duration brief_;
   std::atomic<int> slowness_{kStillBrief + 8};  // what is unknown counts as slow
   std::atomic<unsigned> runs_{0};               // roughly: runs at the same time may count as one
 };

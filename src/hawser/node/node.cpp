@@ -319,6 +319,12 @@ Future<void> Node::backward(autograd::ContextId context, const std::vector<at::T
   return done;
 }
 
+void Node::run_backward(autograd::ContextId context, const std::vector<at::Tensor>& roots,
+                        const BackwardOptions& options) {
+  const auto helping = autograd().help(options);
+  backward(context, roots, options).get();
+}
+
 std::vector<RefReport> Node::refs() const {
   machinery_->refuse_if_inherited();
   return machinery_->references().report();

@@ -157,6 +157,9 @@ class Node {
   // roots and contexts that make no sense.
   Future<void> backward(autograd::ContextId context, const std::vector<at::Tensor>& roots,
                         BackwardOptions options = {});
+  // The same, and waits: this thread does what work of the pass comes to it meanwhile.
+  void run_backward(autograd::ContextId context, const std::vector<at::Tensor>& roots,
+                    const BackwardOptions& options);
 
   // --- the end ---
 

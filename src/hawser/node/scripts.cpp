@@ -145,10 +145,8 @@ c10::Dict<at::Tensor, at::Tensor> ScriptHost::gradients(std::int64_t context) {
 void ScriptHost::backward(std::int64_t context, const std::vector<at::Tensor>& roots,
                           bool retain_graph) {
   try {
-    node_
-        .backward(autograd::ContextId{static_cast<std::uint64_t>(context)}, roots,
-                  {.retain_graph = retain_graph})
-        .get();
+    node_.run_backward(autograd::ContextId{static_cast<std::uint64_t>(context)}, roots,
+                       {.retain_graph = retain_graph});
   } catch (const Error& error) {
     throw as_call_error(error);
   }

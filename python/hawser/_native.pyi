@@ -176,6 +176,9 @@ class Node:
     in hawser.errors; details: node, function, budget (s), remote_type, remote_traceback, pickled
     (bytes) where known."""
 
+def wait_for_listener(host: str, port: int, seconds: float) -> bool:
+    """Until somebody listens at that port; False when nobody does by then."""
+
 class OptimizerShare:
     """The native half of hawser.optim.share.Share. `with` it: nobody else changes its parameters."""
 

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import logging
 import numbers
+import os
 import threading
+import time
+import urllib.parse
 from collections.abc import Generator
 from datetime import timedelta
 from typing import Any
@@ -20,7 +23,9 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from .. import _native
 from .._native import RpcBackendOptions, _TensorPipeRpcBackendOptionsBase
+from ..errors import Timeout
 from . import (
     _agent,
     api,
@@ -120,6 +125,8 @@ logger = logging.getLogger(__name__)
 _init_counter = 0
 _init_counter_lock = threading.Lock()
 
+_RENDEZVOUS_TIMEOUT = 300.0  # seconds
+
 rendezvous_iterator: Generator[tuple[Store, int, int], None, None]  # keeps the store's host alive
 
 
@@ -198,12 +205,34 @@ def _rendezvous(rpc_backend_options: Any, rank: int, world_size: int | None) -> 
     if not world_size:
         return dist._create_store_from_options(rpc_backend_options, rank)
     global rendezvous_iterator
+    _wait_for_store(rpc_backend_options.init_method, rank)
     iterator = dist.rendezvous(rpc_backend_options.init_method, rank=rank, world_size=world_size)
     store, _, _ = next(iterator)
     # Only now may the one before go: if it hosts a store at this address, the new one shares its
     # server, to which other workers may have connected already.
     rendezvous_iterator = iterator
     return store
+
+
+def _wait_for_store(init_method: str, rank: int) -> None:
+    """Returns when the host of a store over tcp is there. Torch's client, if it comes too early, tries
+    again only after half a second or more; and where nobody ever listens, for half an hour."""
+    url = urllib.parse.urlparse(init_method)
+    if url.scheme == "tcp":
+        host, port = url.hostname, url.port
+        query = urllib.parse.parse_qs(url.query)
+        hosts_it = int(query.get("rank", [rank])[0]) == 0
+    elif url.scheme == "env":
+        host, port = os.environ.get("MASTER_ADDR"), int(os.environ.get("MASTER_PORT", 0))
+        hosts_it = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+    else:
+        return
+    if not host or not port or hosts_it:  # torch says what is wrong with the former
+        return
+    ends = time.monotonic() + _RENDEZVOUS_TIMEOUT
+    while not _native.wait_for_listener(host, port, 0.1):  # and look after interrupts
+        if time.monotonic() > ends:
+            raise Timeout(f"init_rpc: nobody listens at {host}:{port}, where rank 0 is expected to")
 
 
 def _worlds_store(store: Store, static: bool) -> Store:

@@ -105,6 +105,10 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& url, const std::stri
     options.masterListenFd = listener.get();
   }
   try {
+    // Left to itself, a client that comes too early tries again only after half a second or more.
+    if (!is_server) {
+      transport::wait_for_listener(host, port, Deadline::after(SteadyClock(), timeout));
+    }
     auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
     listener.release();  // the store's now
     return store;

@@ -32,17 +32,24 @@ c10::ScalarType checked_dtype(const wire::TensorDesc& desc) {
   return *dtype;
 }
 
-Shape strides_of(const wire::TensorDesc& desc) {
-  if (!desc.strides.empty()) return desc.strides;
-  auto strides = contiguous_strides(desc.sizes);
+// Where the elements of a strided tensor are in its storage.
+struct Place {
+  Shape strides;
+  ByteRange bytes;
+};
+
+Place checked_place(const wire::TensorDesc& desc, c10::ScalarType dtype) {
+  auto strides = desc.strides.empty() ? contiguous_strides(desc.sizes) : desc.strides;
   if (!strides) malformed("its size does not fit into 64 bits");
-  return *std::move(strides);
+  const auto bytes = byte_range(dtype, desc.offset, desc.sizes, *strides);
+  if (!bytes) malformed("impossible sizes, strides or offset");
+  return {*std::move(strides), *bytes};
 }
 
-ByteRange checked_range(const wire::TensorDesc& desc, c10::ScalarType dtype) {
-  const auto bytes = byte_range(dtype, desc.offset, desc.sizes, strides_of(desc));
-  if (!bytes) malformed("impossible sizes, strides or offset");
-  return *bytes;
+void put(at::Tensor& tensor, const wire::TensorDesc& desc, const Place& place) {
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
+      ref(desc.sizes), ref(place.strides),
+      place.bytes.empty() ? 0 : static_cast<std::int64_t>(desc.offset));
 }
 
 bool has(const wire::TensorDesc& desc, wire::TensorFlags flag) { return desc.flags & flag; }
@@ -161,10 +168,11 @@ at::Tensor TensorUnpacker::strided(const wire::TensorDesc& desc) {
   refuse_flags(desc, wire::kPerTensorAffine | wire::kPerChannelAffine,
                "quantized, but its dtype is not");
   const c10::ScalarType dtype = checked_dtype(desc);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(storage_for(desc, dtype),
+  const Place place = checked_place(desc, dtype);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(storage_for(desc, place.bytes),
                                                          c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                          c10::scalarTypeToTypeMeta(dtype));
-  place(desc, dtype, tensor);
+  put(tensor, desc, place);
   return tensor;
 }
 
@@ -188,10 +196,11 @@ at::Tensor TensorUnpacker::quantized(const wire::TensorDesc& desc) {
       return at::make_per_channel_affine_quantizer(scales, zero_points, desc.axis, dtype);
     });
   }
+  const Place place = checked_place(desc, dtype);
   auto tensor = at::detail::make_tensor<at::QTensorImpl>(
-      storage_for(desc, dtype), c10::DispatchKeySet(c10::DispatchKey::QuantizedCPU),
+      storage_for(desc, place.bytes), c10::DispatchKeySet(c10::DispatchKey::QuantizedCPU),
       c10::scalarTypeToTypeMeta(dtype), std::move(quantizer));
-  place(desc, dtype, tensor);
+  put(tensor, desc, place);
   return tensor;
 }
 
@@ -251,16 +260,7 @@ at::Tensor TensorUnpacker::part(const wire::TensorDesc& whole, std::size_t which
   return tensor;
 }
 
-void TensorUnpacker::place(const wire::TensorDesc& desc, c10::ScalarType dtype,
-                           at::Tensor& tensor) const {
-  const bool has_elements = !checked_range(desc, dtype).empty();
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      ref(desc.sizes), ref(strides_of(desc)),
-      has_elements ? static_cast<std::int64_t>(desc.offset) : 0);
-}
-
-c10::Storage TensorUnpacker::storage_for(const wire::TensorDesc& desc, c10::ScalarType dtype) {
-  const ByteRange bytes = checked_range(desc, dtype);
+c10::Storage TensorUnpacker::storage_for(const wire::TensorDesc& desc, const ByteRange& bytes) {
   if (bytes.empty()) return adopt(Buffer());
   if (desc.storage >= segments_.size()) malformed("its segment is missing");
   if (storages_.empty()) storages_.resize(segments_.size());

@@ -9,6 +9,7 @@
 
 #include "hawser/base/buffer.h"
 #include "hawser/tensor/device_staging.h"
+#include "hawser/tensor/geometry.h"
 #include "hawser/tensor/graph_tie.h"
 #include "hawser/wire/message.h"
 
@@ -45,8 +46,7 @@ class TensorUnpacker {
   at::Tensor sparse_coo(const wire::TensorDesc& desc);
   at::Tensor sparse_compressed(const wire::TensorDesc& desc);
   at::Tensor part(const wire::TensorDesc& whole, std::size_t which);
-  void place(const wire::TensorDesc& desc, c10::ScalarType dtype, at::Tensor& tensor) const;
-  c10::Storage storage_for(const wire::TensorDesc& desc, c10::ScalarType dtype);
+  c10::Storage storage_for(const wire::TensorDesc& desc, const ByteRange& bytes);
 
   std::span<const wire::TensorDesc> tensors_;
   std::span<Buffer> segments_;

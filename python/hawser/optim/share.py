@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import itertools
@@ -49,9 +50,8 @@ class Share(OptimizerShare):
         plain = len(made) == 1 and not groups[0][1]  # which every class understands
         self._optimizer = optimizer_class(made[0]["params"] if plain else made, *args, **kwargs)
         _check(self._optimizer, given)
-        with self:
+        with self._changing():
             self._take_turns()
-            self._make_plan()
 
     def describe(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """The options of each group, and the defaults."""
@@ -60,7 +60,7 @@ class Share(OptimizerShare):
 
     def add_groups(self, groups: Sequence[Group]) -> list[dict[str, Any]]:
         """All of them or none; returns their options."""
-        with self:
+        with self._changing():
             before = len(self._parameters)
             try:
                 for refs, options in groups:
@@ -72,32 +72,28 @@ class Share(OptimizerShare):
                 self._keep_groups(before)
                 raise
             self._take_turns()
-            self._make_plan()
             return [_options(group) for group in self._optimizer.param_groups[before:]]
 
     def keep_groups(self, count: int) -> None:
         """Undoes what `add_groups` has added since there were so many."""
-        with self:
+        with self._changing():
             self._keep_groups(count)
             self._take_turns()
-            self._make_plan()
 
     def step(self, context: int) -> None:
         """Applies the gradients that this node has in the context. Parameters without one stay as
         they are. Where there is a plan for it, the native half does it, and answers calls of this
         method before they come here."""
         if not self.step_natively(self._node, context):
-            with self:
+            with self._changing():
                 self._step(context)
-                self._make_plan()
 
     def change_and_step(self, context: int, changes: Sequence[dict[str, Any]]) -> None:
         """Takes over new values of options, by group, and makes a step."""
-        with self:
+        with self._changing():
             for group, change in zip(self._optimizer.param_groups, changes, strict=True):
                 group.update(change)
             self._step(context)
-            self._make_plan()
 
     def state(self) -> dict[str, Any]:
         """The optimizer's state_dict, as it is between two steps."""
@@ -105,9 +101,8 @@ class Share(OptimizerShare):
             return copy.deepcopy(self._optimizer.state_dict())
 
     def load(self, state: dict[str, Any]) -> None:
-        with self:
+        with self._changing():
             self._optimizer.load_state_dict(state)
-            self._make_plan()
 
     # --- inside ---
 
@@ -115,13 +110,18 @@ class Share(OptimizerShare):
         """With the other shares that have one of these parameters."""
         self.take_turns(list(itertools.chain(*self._parameters)))
 
-    def _make_plan(self) -> None:
-        """Tells the native half what a step does from now on."""
-        plan = plan_of(self._optimizer, self._parameters)
-        if plan is None:
-            self.follow_nothing()
-        else:
-            self.follow(*plan)
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Exclusively; at the end the native half is told what a step does from now on."""
+        with self:
+            try:
+                yield
+            finally:
+                plan = plan_of(self._optimizer, self._parameters)
+                if plan is None:
+                    self.follow_nothing()
+                else:
+                    self.follow(*plan)
 
     def _step(self, context: int) -> None:
         self._follow_parameters()

@@ -26,7 +26,7 @@ constexpr std::int64_t kRequestsAreComingNs = 200'000;
 // One that got a request this recently is a server too: a waiter does not keep the seat from it.
 constexpr std::int64_t kServedLatelyNs = 100'000'000;
 constexpr Duration kAttentiveFor = std::chrono::milliseconds(2);
-constexpr int kLooksForSeat = 64;
+constexpr int kLooksForSeat = 64;  // a few microseconds
 constexpr int kWaiterYields = 4;
 constexpr int kWaitsWithoutYield = 4096;
 
@@ -36,7 +36,7 @@ PollSeat::Sitter this_thread() {
   return mine;
 }
 
-// The crew in whose task this thread is, and as which hand.
+// The crew in whose task this thread is, and as which hand; a helper is none.
 struct Serving {
   const void* crew = nullptr;
   void* hand = nullptr;
@@ -327,8 +327,6 @@ bool Crew::take_in(transport::PollSet::Arrival& arrival, std::shared_ptr<Task>& 
   return true;
 }
 
-bool Crew::is_taking_in() const { return taking_in == this; }
-
 // This thread takes in a frame, and will run what it queues meanwhile itself.
 bool Crew::looks_at_queue_next() const {
   return seat_.is_with(this_thread(), Seat::State::HandPolls);
@@ -590,6 +588,10 @@ Crew::Helper::~Helper() {
   for (auto& task : tasks_) crew_->submit(std::move(task));
 }
 
+bool Crew::runs_task() const {
+  return taking_in != this && (serving.crew == this || this_helper());
+}
+
 Crew::Helper* Crew::this_helper() const {
   return helping && helping->crew_.get() == this ? helping : nullptr;
 }
@@ -597,12 +599,14 @@ Crew::Helper* Crew::this_helper() const {
 // What they wait for inside is their own affair: this thread is no helper then.
 void Crew::run_tasks_of(Helper& helper) {
   helping = nullptr;
+  const Serving before = std::exchange(serving, {this, nullptr});
   while (!helper.tasks_.empty()) {
     for (auto& task : std::exchange(helper.tasks_, {})) {
       task->run();
       task.reset();
     }
   }
+  serving = before;
   helping = &helper;
 }
 

@@ -126,8 +126,8 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   // More is likely to come soon: whoever looks looks on for longer, for a while.
   void attend();
 
-  // This thread is in the midst of taking in what has arrived, and must not wait.
-  bool is_taking_in() const;
+  // This thread is in a task of the crew's, or helps with one: it may wait for what tasks wait for.
+  bool runs_task() const;
 
   CrewStats stats() const;
 

@@ -60,6 +60,14 @@ at::Tensor sum(const at::Tensor& a, const at::Tensor& b) {
   return a.is_sparse() && !b.is_sparse() ? at::add(b, a) : at::add(a, b);
 }
 
+// The program has called release() on this thread.
+thread_local bool in_release = false;
+struct Releasing {
+  Releasing() { in_release = true; }
+  ~Releasing() { in_release = false; }
+  Releasing(const Releasing&) = delete;
+};
+
 // What arrives for a pass is work, which a thread that waits has to hand over (CALL-1), and a
 // helper or a hand that polls can do itself.
 class PassWaits final : public Scheduler {
@@ -157,10 +165,9 @@ std::shared_ptr<LocalPass> Autograd::take_pass(PassId pass) {
   return taken.empty() ? nullptr : std::move(taken.mapped().local);
 }
 
-// A graph may hold Python objects, and a thread that reads the network must not wait for the
-// interpreter (GIL-1).
+// A graph may hold Python objects, for whose end only some threads may wait (GIL-1).
 void Autograd::destroy(std::shared_ptr<void> graph) {
-  if (out_.crew->is_taking_in()) out_.crew->post([graph = std::move(graph)] {});
+  if (!in_release && !out_.crew->runs_task()) out_.crew->post([graph = std::move(graph)] {});
 }
 
 std::unique_ptr<agent::Crew::Expectation> Autograd::expectation() {
@@ -306,25 +313,29 @@ void Autograd::perform(Deliver&& action) {
 
 void Autograd::perform(AbortLocal&& action) {
   records_.end(autograd::number(action.pass), /*begun_here=*/false);
-  const auto pass = take_pass(action.pass);
+  auto pass = take_pass(action.pass);
   if (!pass) return;
   pass->abort(action.why.message());
-  destroy(pass);
+  destroy(std::move(pass));
 }
 
 void Autograd::perform(CommitLocal&& action) {
   records_.end(autograd::number(action.pass), /*begun_here=*/false);
-  const auto pass = take_pass(action.pass);
+  auto pass = take_pass(action.pass);
   if (!pass) return;
-  destroy(pass);
+  commit(*pass);
+  destroy(std::move(pass));
+}
+
+void Autograd::commit(const LocalPass& pass) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> replaced;  // die without the lock
-  for (const auto& entry : pass->collected()) {
+  for (const auto& entry : pass.collected()) {
     // Added up without the lock as well: nobody else commits meanwhile (ACTION-1).
     at::Tensor before;
     {
       auto state = state_.lock();
-      const auto graph = state->graphs.find(pass->context());
+      const auto graph = state->graphs.find(pass.context());
       if (graph == state->graphs.end()) return;
       const auto found = graph->second.gradients.find(entry.key());
       if (found != graph->second.gradients.end()) before = found->value();
@@ -332,7 +343,7 @@ void Autograd::perform(CommitLocal&& action) {
     at::Tensor after = before.defined() ? sum(before, entry.value()) : entry.value();
     replaced.push_back(std::move(before));
     auto state = state_.lock();
-    const auto graph = state->graphs.find(pass->context());
+    const auto graph = state->graphs.find(pass.context());
     if (graph == state->graphs.end()) return;
     graph->second.gradients.insert_or_assign(entry.key(), std::move(after));
   }
@@ -373,6 +384,7 @@ ContextId Autograd::create() {
 }
 
 bool Autograd::release(ContextId context) {
+  const Releasing here;
   bool was_in = false;
   tell([&](State& state, TimePoint now) { was_in = state.conductor.release(context, now); });
   return was_in;

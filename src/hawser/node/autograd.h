@@ -147,6 +147,7 @@ class Autograd final : public engine::LocalPass::Events,
   std::shared_ptr<engine::LocalPass> find_pass(autograd::PassId pass);
   std::shared_ptr<engine::LocalPass> take_pass(autograd::PassId pass);
   void destroy(std::shared_ptr<void> graph);
+  void commit(const engine::LocalPass& pass);
   std::unique_ptr<agent::Crew::Expectation> expectation();
   std::shared_ptr<engine::LocalPass> find_or_add_pass(autograd::PassId pass,
                                                       autograd::ContextId context);

@@ -31,13 +31,13 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
-from hawser.nn import RemoteModule
-from hawser.optim import DistributedOptimizer
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import hawser
 from hawser import profiler, timelines
+from hawser.nn import RemoteModule
+from hawser.optim import DistributedOptimizer
 
 WORDS, WIDTH, WORDS_IN_TEXT, ANSWERS = 2000, 32, 12, 4
 TRAINERS = ("topic", "mood")

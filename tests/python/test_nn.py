@@ -13,12 +13,12 @@ import peers
 import pytest
 import torch
 import training
-from hawser.nn import RemoteModule
-from hawser.nn.remote_module import moved
-from hawser.optim import DistributedOptimizer
 from torch import nn
 
 import hawser
+from hawser.nn import RemoteModule
+from hawser.nn.remote_module import moved
+from hawser.optim import DistributedOptimizer
 
 
 @pytest.fixture(scope="module")

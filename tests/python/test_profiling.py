@@ -15,11 +15,11 @@ from typing import Any
 import peers
 import pytest
 import torch
-from hawser.profiler import Kind
 from torch.autograd.profiler_legacy import profile as legacy_profile
 
 import hawser
 from hawser import profiler, timelines, traces
+from hawser.profiler import Kind
 
 
 @pytest.fixture(scope="module")

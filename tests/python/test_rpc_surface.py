@@ -11,10 +11,11 @@ import inspect
 import pathlib
 import types
 
-import hawser.rpc as ours
 import pytest
 import torch
 import torch.distributed.rpc as stock
+
+import hawser.rpc as ours
 
 MODULES = [
     "",

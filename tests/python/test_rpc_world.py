@@ -17,12 +17,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import hawser.rpc as rpc
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 import hawser
+import hawser.rpc as rpc
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 

@@ -7,13 +7,13 @@ import enum
 import math
 from typing import Any
 
-import hawser.pickling
 import numpy as np
 import peers
 import pytest
 import torch
 
 import hawser
+import hawser.pickling
 
 
 @dataclasses.dataclass

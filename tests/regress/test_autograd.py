@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import hawser.rpc as rpc
 import pytest
 import torch
+
+import hawser.rpc as rpc
 from hawser.rpc import dist_autograd
 
 from .world import World, run

@@ -15,11 +15,11 @@ import time
 import types
 from typing import Any
 
-import hawser.rpc as rpc
 import pytest
 import torch
 import torch.distributed as dist
 
+import hawser.rpc as rpc
 from hawser import errors
 
 from .world import World, run

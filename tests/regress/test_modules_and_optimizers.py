@@ -10,12 +10,12 @@ import sys
 import threading
 from typing import Any
 
-import hawser.rpc as rpc
 import pytest
 import torch
 from torch import nn
 
 import hawser
+import hawser.rpc as rpc
 
 from .world import World, run
 

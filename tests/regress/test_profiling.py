@@ -9,10 +9,11 @@ import threading
 import warnings
 from typing import Any
 
-import hawser.rpc as rpc
 import pytest
 import torch
 from torch.autograd.profiler_legacy import profile as legacy_profile
+
+import hawser.rpc as rpc
 
 from .world import World, run
 

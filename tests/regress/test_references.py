@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import hawser.rpc as rpc
 import pytest
 import torch
+
+import hawser.rpc as rpc
 from hawser.rpc._testing import faulty_agent_backend_registry  # noqa: F401  # registers it
 
 from .world import World, run

@@ -5,11 +5,12 @@ Numbers are those of the list of them; each test says what went wrong there.
 
 import time
 
-import hawser.rpc as rpc
 import pytest
 import torch
 from torch import Tensor
 from torch.distributed.rpc import RRef
+
+import hawser.rpc as rpc
 
 from .world import World, run
 

@@ -196,6 +196,9 @@ class OptimizerShare:
         ],
     ) -> None:
         """What steps do from now on; see hawser.optim.plans. Inside `with`."""
+    def follow_options(self, groups: Sequence[dict[str, Any]]) -> bool:
+        """New options of the groups that are followed; False when they have to be followed anew.
+        Inside `with`."""
     def follow_nothing(self) -> None: ...
     def step_natively(self, node: Node, context: int) -> bool:
         """Applies the gradients of the context; False, having done nothing, when that takes Python.

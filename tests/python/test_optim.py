@@ -159,7 +159,48 @@ NATIVE: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
     (torch.optim.Adam, {"lr": 0.1, "betas": (0.7, 0.8), "eps": 1e-3, "weight_decay": 0.3}),
     (torch.optim.Adam, {"lr": 0.1, "amsgrad": True, "maximize": True}),
     (torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.3, "amsgrad": True}),
+    (torch.optim.Adamax, {"lr": 0.1}),
+    (torch.optim.Adamax, {"lr": 0.1, "betas": (0.7, 0.8), "weight_decay": 0.3, "maximize": True}),
+    (torch.optim.Adagrad, {"lr": 0.1}),
+    (torch.optim.Adagrad, {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.3, "maximize": True}),
+    (torch.optim.Adagrad, {"lr": 0.1, "initial_accumulator_value": 0.5, "eps": 1e-3}),
+    (torch.optim.Adadelta, {"lr": 0.1}),
+    (torch.optim.Adadelta, {"lr": 0.1, "rho": 0.7, "weight_decay": 0.3, "maximize": True}),
+    (torch.optim.RMSprop, {"lr": 0.1}),
+    (torch.optim.RMSprop, {"lr": 0.1, "momentum": 0.9, "centered": True, "weight_decay": 0.3}),
+    (torch.optim.RMSprop, {"lr": 0.1, "alpha": 0.7, "eps": 1e-3, "maximize": True}),
+    (torch.optim.Rprop, {"lr": 0.5}),  # large enough to overshoot, so that gradients turn round
+    (torch.optim.Rprop, {"lr": 0.1, "etas": (0.3, 1.7), "step_sizes": (0.05, 0.2)}),
+    (torch.optim.Rprop, {"lr": 0.1, "maximize": True}),
 ]
+
+
+def test_every_class_of_which_torch_has_a_functional_form_steps_natively() -> None:
+    from torch.distributed.optim.utils import functional_optim_map
+
+    assert {kind for kind, _ in NATIVE} == set(functional_optim_map)
+
+
+def makes_state_in_its_first_step(kind: type[torch.optim.Optimizer], options: Any) -> bool:
+    has_none = kind is torch.optim.SGD and "momentum" not in options
+    return not has_none and kind is not torch.optim.Adagrad
+
+
+def assert_same_bits(
+    node: hawser.Node,
+    refs: Sequence[Any],
+    distributed: DistributedOptimizer,
+    tensors: Sequence[torch.Tensor],
+    local: torch.optim.Optimizer,
+) -> None:
+    for there, here in zip(values(node, refs), tensors, strict=True):
+        assert torch.equal(there, here.detach())
+    expected, got = local.state_dict(), distributed.state_dict()
+    assert got["state"].keys() == expected["state"].keys()
+    for number, state in expected["state"].items():
+        assert got["state"][number].keys() == state.keys()
+        for name, value in state.items():
+            assert torch.equal(got["state"][number][name], value) if value is not None else True
 
 
 @pytest.mark.parametrize(("kind", "options"), NATIVE)
@@ -175,16 +216,73 @@ def test_native_steps_agree_with_torch_to_the_last_bit(
         local_step(tensors, local)
         if count == 3:
             distributed.param_groups[0]["lr"] = local.param_groups[0]["lr"] = 0.07
-    for there, here in zip(values(node, refs), tensors, strict=True):
-        assert torch.equal(there, here.detach())
-    expected, got = local.state_dict(), distributed.state_dict()
-    assert got["state"].keys() == expected["state"].keys()
-    for number, state in expected["state"].items():
-        for name, value in state.items():
-            assert torch.equal(got["state"][number][name], value) if value is not None else True
-    # Torch's own step made the state and took over the new rate.
-    has_state = kind is not torch.optim.SGD or "momentum" in options
-    assert node.run("left", training.steps_by_torch) - before == (2 if has_state else 1)
+    assert_same_bits(node, refs, distributed, tensors, local)
+    by_torch = 1 if makes_state_in_its_first_step(kind, options) else 0
+    assert node.run("left", training.steps_by_torch) - before == by_torch
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_native_steps_with_sparse_gradients_agree_with_torch_to_the_last_bit(
+    node: hawser.Node, kind: Any, maximize: bool
+) -> None:
+    table = node.remote("left", training.table, 5, 3)
+    here = training.table(5, 3)
+    distributed = DistributedOptimizer(kind, [table], lr=0.1, maximize=maximize)
+    local = kind([here], lr=0.1, maximize=maximize)
+    before = node.run("left", training.steps_by_torch)
+    for rows in ([0, 3, 3], [3, 1], [0, 0, 0], []):
+        index = torch.tensor(rows, dtype=torch.long)
+        with hawser.autograd.context(node) as context:
+            context.backward([node.run("left", training.looked_up, table, index).square().sum()])
+            distributed.step(context)
+        local.zero_grad()
+        torch.nn.functional.embedding(index, here, sparse=True).square().sum().backward()
+        local.step()
+    assert_same_bits(node, [table], distributed, [here], local)
+    assert node.run("left", training.steps_by_torch) == before
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
+def test_steps_with_a_scheduler_are_native(node: hawser.Node, kind: Any) -> None:
+    refs, tensors = parameters(node), local_parameters()
+    distributed, local = DistributedOptimizer(kind, refs, lr=0.2), kind(tensors, lr=0.2)
+    there, here = (lr_scheduler.ExponentialLR(each, 0.9) for each in (distributed, local))
+    before = node.run("left", training.steps_by_torch)
+    for _ in range(5):
+        step(node, refs, distributed)
+        local_step(tensors, local)
+        there.step()
+        here.step()
+    assert_same_bits(node, refs, distributed, tensors, local)
+    by_torch = 1 if makes_state_in_its_first_step(kind, {}) else 0
+    assert node.run("left", training.steps_by_torch) - before == by_torch
+
+
+def test_options_that_torch_computes_with_in_another_way_come_and_go(node: hawser.Node) -> None:
+    ref, here = node.remote("left", training.parameter, 1.0, 2.0), training.parameter(1.0, 2.0)
+    distributed = DistributedOptimizer(torch.optim.SGD, [ref], lr=0.1)
+    local = torch.optim.SGD([here], lr=0.1)
+    before = node.run("left", training.steps_by_torch)
+    for foreach in (None, True, None, None):
+        for each in (distributed, local):
+            each.param_groups[0]["foreach"] = foreach
+        step(node, [ref], distributed)
+        local_step([here], local)
+    assert_same_bits(node, [ref], distributed, [here], local)
+    assert node.run("left", training.steps_by_torch) - before == 1
+
+
+def test_an_option_that_is_no_number_is_refused_by_torch(node: hawser.Node) -> None:
+    ref, here = node.remote("left", training.parameter, 1.0, 2.0), training.parameter(1.0, 2.0)
+    distributed = DistributedOptimizer(torch.optim.SGD, [ref], lr=0.1)
+    distributed.param_groups[0]["lr"] = "fast"
+    with pytest.raises(OwnerErrors, match="left: TypeError"):
+        step(node, [ref], distributed)
+    distributed.param_groups[0]["lr"] = 0.1
+    step(node, [ref], distributed)
+    local_step([here], torch.optim.SGD([here], lr=0.1))
+    assert_same(node, [ref], [here])
 
 
 def test_native_steps_take_no_interpreter_lock(node: hawser.Node) -> None:

@@ -23,6 +23,10 @@ def parameter(*values: float, requires_grad: bool = True) -> nn.Parameter:
     return nn.Parameter(torch.tensor(values, dtype=torch.double), requires_grad)
 
 
+def table(rows: int, width: int) -> nn.Parameter:
+    return nn.Parameter(torch.linspace(-1, 1, rows * width).reshape(rows, width))
+
+
 def value_of(ref: Any) -> torch.Tensor:
     return ref.local_value().detach().clone()
 
@@ -65,7 +69,15 @@ def _counted(step: Any) -> Any:
     return counting
 
 
-for _kind in (torch.optim.SGD, torch.optim.Adam):  # AdamW is an Adam
+for _kind in (  # AdamW is an Adam
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.Adamax,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+):
     _kind.step = _counted(_kind.step)  # type: ignore[method-assign]
 
 

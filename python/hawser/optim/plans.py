@@ -17,9 +17,20 @@ _RULES: dict[type, str] = {
     torch.optim.SGD: "sgd",
     torch.optim.Adam: "adam",
     torch.optim.AdamW: "adam",
+    torch.optim.Adamax: "adamax",
+    torch.optim.Adagrad: "adagrad",
+    torch.optim.Adadelta: "adadelta",
+    torch.optim.RMSprop: "rmsprop",
+    torch.optim.Rprop: "rprop",
 }
 # With one of these, torch computes it in another way.
 _OTHER_WAYS = ("foreach", "fused", "capturable", "differentiable")
+
+
+def rule_of(optimizer: torch.optim.Optimizer) -> str | None:
+    """What the optimizer does with its present options; None if that takes torch."""
+    rule = _RULES.get(type(optimizer))
+    return rule if rule and all(_is_plain(group) for group in optimizer.param_groups) else None
 
 
 def plan_of(
@@ -27,8 +38,8 @@ def plan_of(
 ) -> Plan | None:
     """What `optimizer.step()` does with the gradients of these parameters, which the optimizer knows
     under tensors of its own. It is true until options change, or state appears."""
-    rule = _RULES.get(type(optimizer))
-    if rule is None or not all(_is_plain(group) for group in optimizer.param_groups):
+    rule = rule_of(optimizer)
+    if rule is None:
         return None
     groups = []
     for leaves, group in zip(parameters, optimizer.param_groups, strict=True):

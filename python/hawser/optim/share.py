@@ -13,7 +13,7 @@ import torch
 
 from hawser._native import OptimizerShare, PyRRef
 from hawser.errors import Invalid
-from hawser.optim.plans import plan_of
+from hawser.optim.plans import plan_of, rule_of
 
 # Parameters by reference, and the options of that group.
 Group = tuple[Sequence[PyRRef], dict[str, Any]]
@@ -90,10 +90,14 @@ class Share(OptimizerShare):
 
     def change_and_step(self, context: int, changes: Sequence[dict[str, Any]]) -> None:
         """Takes over new values of options, by group, and makes a step."""
-        with self._changing():
+        with self:
             for group, change in zip(self._optimizer.param_groups, changes, strict=True):
                 group.update(change)
-            self._step(context)
+            if rule_of(self._optimizer) is None:
+                self.follow_nothing()
+            elif not self.follow_options(self._optimizer.param_groups):
+                self._make_plan()
+        self.step(context)
 
     def state(self) -> dict[str, Any]:
         """The optimizer's state_dict, as it is between two steps."""
@@ -117,11 +121,14 @@ class Share(OptimizerShare):
             try:
                 yield
             finally:
-                plan = plan_of(self._optimizer, self._parameters)
-                if plan is None:
-                    self.follow_nothing()
-                else:
-                    self.follow(*plan)
+                self._make_plan()
+
+    def _make_plan(self) -> None:
+        plan = plan_of(self._optimizer, self._parameters)
+        if plan is None:
+            self.follow_nothing()
+        else:
+            self.follow(*plan)
 
     def _step(self, context: int) -> None:
         self._follow_parameters()

@@ -26,6 +26,12 @@ at::Tensor state_of(const py::dict& states, const char* name) {
   return states[name].cast<at::Tensor>();
 }
 
+void set_pair(double& first, double& second, const py::dict& options, const char* name) {
+  const py::sequence pair = options[name];
+  first = pair[0].cast<double>();
+  second = pair[1].cast<double>();
+}
+
 void read(const py::dict& options, optim::Sgd& rule) {
   set(rule.lr, options, "lr");
   set(rule.momentum, options, "momentum");
@@ -34,31 +40,94 @@ void read(const py::dict& options, optim::Sgd& rule) {
   set(rule.nesterov, options, "nesterov");
   set(rule.maximize, options, "maximize");
 }
-void read(const py::dict& states, optim::SgdState& state) {
+void read(const py::dict& states, optim::Sgd::State& state) {
   state.momentum_buffer = state_of(states, "momentum_buffer");
 }
 
 void read(const py::dict& options, optim::Adam& rule) {
-  const py::sequence betas = options["betas"];
-  rule.beta1 = betas[0].cast<double>();
-  rule.beta2 = betas[1].cast<double>();
   set(rule.lr, options, "lr");
+  set_pair(rule.beta1, rule.beta2, options, "betas");
   set(rule.eps, options, "eps");
   set(rule.weight_decay, options, "weight_decay");
   set(rule.amsgrad, options, "amsgrad");
   set(rule.maximize, options, "maximize");
   set(rule.decoupled_weight_decay, options, "decoupled_weight_decay");
 }
-void read(const py::dict& states, optim::AdamState& state) {
+void read(const py::dict& states, optim::Adam::State& state) {
   state.step = state_of(states, "step");
   state.exp_avg = state_of(states, "exp_avg");
   state.exp_avg_sq = state_of(states, "exp_avg_sq");
   state.max_exp_avg_sq = state_of(states, "max_exp_avg_sq");
 }
 
-template <class Group>
-Group group_of(const py::dict& options, const py::sequence& slots) {
-  Group group;
+void read(const py::dict& options, optim::Adamax& rule) {
+  set(rule.lr, options, "lr");
+  set_pair(rule.beta1, rule.beta2, options, "betas");
+  set(rule.eps, options, "eps");
+  set(rule.weight_decay, options, "weight_decay");
+  set(rule.maximize, options, "maximize");
+}
+void read(const py::dict& states, optim::Adamax::State& state) {
+  state.step = state_of(states, "step");
+  state.exp_avg = state_of(states, "exp_avg");
+  state.exp_inf = state_of(states, "exp_inf");
+}
+
+void read(const py::dict& options, optim::Adagrad& rule) {
+  set(rule.lr, options, "lr");
+  set(rule.lr_decay, options, "lr_decay");
+  set(rule.eps, options, "eps");
+  set(rule.weight_decay, options, "weight_decay");
+  set(rule.maximize, options, "maximize");
+}
+void read(const py::dict& states, optim::Adagrad::State& state) {
+  state.step = state_of(states, "step");
+  state.sum = state_of(states, "sum");
+}
+
+void read(const py::dict& options, optim::Adadelta& rule) {
+  set(rule.lr, options, "lr");
+  set(rule.rho, options, "rho");
+  set(rule.eps, options, "eps");
+  set(rule.weight_decay, options, "weight_decay");
+  set(rule.maximize, options, "maximize");
+}
+void read(const py::dict& states, optim::Adadelta::State& state) {
+  state.step = state_of(states, "step");
+  state.square_avg = state_of(states, "square_avg");
+  state.acc_delta = state_of(states, "acc_delta");
+}
+
+void read(const py::dict& options, optim::RmsProp& rule) {
+  set(rule.lr, options, "lr");
+  set(rule.alpha, options, "alpha");
+  set(rule.eps, options, "eps");
+  set(rule.weight_decay, options, "weight_decay");
+  set(rule.momentum, options, "momentum");
+  set(rule.centered, options, "centered");
+  set(rule.maximize, options, "maximize");
+}
+void read(const py::dict& states, optim::RmsProp::State& state) {
+  state.step = state_of(states, "step");
+  state.square_avg = state_of(states, "square_avg");
+  state.momentum_buffer = state_of(states, "momentum_buffer");
+  state.grad_avg = state_of(states, "grad_avg");
+}
+
+void read(const py::dict& options, optim::Rprop& rule) {
+  set_pair(rule.eta_minus, rule.eta_plus, options, "etas");
+  set_pair(rule.step_size_min, rule.step_size_max, options, "step_sizes");
+  set(rule.maximize, options, "maximize");
+}
+void read(const py::dict& states, optim::Rprop::State& state) {
+  state.step = state_of(states, "step");
+  state.prev = state_of(states, "prev");
+  state.step_size = state_of(states, "step_size");
+}
+
+template <class Rule>
+optim::Plan::AnyGroup group_of(const py::dict& options, const py::sequence& slots) {
+  optim::Group<Rule> group;
   read(options, group.rule);
   for (const auto& each : slots) {
     const auto [leaf, target, states] = each.cast<std::tuple<at::Tensor, at::Tensor, py::dict>>();
@@ -67,20 +136,48 @@ Group group_of(const py::dict& options, const py::sequence& slots) {
   return group;
 }
 
-// What hawser.optim.plans makes.
-optim::Plan plan_of(const std::string& label, const std::string& rule, const py::sequence& groups) {
+using GroupReader = optim::Plan::AnyGroup (*)(const py::dict& options, const py::sequence& slots);
+
+GroupReader reader_of(const std::string& rule) {
+  if (rule == "sgd") return group_of<optim::Sgd>;
+  if (rule == "adam") return group_of<optim::Adam>;
+  if (rule == "adamax") return group_of<optim::Adamax>;
+  if (rule == "adagrad") return group_of<optim::Adagrad>;
+  if (rule == "adadelta") return group_of<optim::Adadelta>;
+  if (rule == "rmsprop") return group_of<optim::RmsProp>;
+  if (rule == "rprop") return group_of<optim::Rprop>;
+  throw py::value_error("there is no rule " + rule);
+}
+
+// What hawser.optim.plans makes. None if an option is not what it should be: torch refuses it when
+// it makes the step.
+std::optional<optim::Plan> plan_of(const std::string& label, const std::string& rule,
+                                   const py::sequence& groups) {
+  const GroupReader read_group = reader_of(rule);
   optim::Plan plan{label, {}};
-  for (const auto& each : groups) {
-    const auto [options, slots] = each.cast<std::tuple<py::dict, py::sequence>>();
-    if (rule == "sgd") {
-      plan.groups.push_back(group_of<optim::Group<optim::Sgd, optim::SgdState>>(options, slots));
-    } else if (rule == "adam") {
-      plan.groups.push_back(group_of<optim::Group<optim::Adam, optim::AdamState>>(options, slots));
-    } else {
-      throw py::value_error("there is no rule " + rule);
+  try {
+    for (const auto& each : groups) {
+      const auto [options, slots] = each.cast<std::tuple<py::dict, py::sequence>>();
+      plan.groups.push_back(read_group(options, slots));
     }
+  } catch (const py::cast_error&) {
+    return std::nullopt;
   }
   return plan;
+}
+
+// Takes over the options of the groups. False if the plan has to be made anew.
+bool read_options(const py::sequence& groups, std::optional<optim::Plan>& plan) {
+  if (!plan || plan->groups.size() != groups.size()) return false;
+  try {
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const py::dict options = groups[i];
+      std::visit([&](auto& group) { read(options, group.rule); }, plan->groups[i]);
+    }
+  } catch (const py::cast_error&) {
+    return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -151,6 +248,12 @@ void bind_optim(py::module_& module) {
                 share.stepper().follow(plan_of(label, rule, groups));
               },
               py::arg("label"), py::arg("rule"), py::arg("groups"))
+          .def(
+              "follow_options",
+              [](OptimizerShare& share, const py::sequence& groups) {
+                return read_options(groups, share.stepper().plan());
+              },
+              py::arg("groups"))
           .def("follow_nothing",
                [](OptimizerShare& share) { share.stepper().follow(std::nullopt); })
           .def(

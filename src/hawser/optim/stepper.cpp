@@ -52,14 +52,14 @@ bool Stepper::step(const Gradients& gradients) {
   const bool provided_for = for_each(
       plan_->groups, gradients, [](const auto& rule, const auto& slot, const at::Tensor& gradient) {
         return is_same_memory(slot.leaf, slot.target) &&
-               applies(rule, slot.target, gradient, slot.state);
+               applies(rule, Change{slot.target, gradient}, slot.state);
       });
   if (!provided_for) return false;
   const c10::NoGradGuard not_recorded;
   RECORD_USER_SCOPE(plan_->label);
   for_each(plan_->groups, gradients,
            [](const auto& rule, const auto& slot, const at::Tensor& gradient) {
-             apply(rule, slot.target, gradient, slot.state);
+             apply(rule, Change{slot.target, gradient}, slot.state);
              return true;
            });
   return true;

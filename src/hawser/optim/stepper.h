@@ -14,23 +14,24 @@
 namespace hawser::optim {
 
 // A parameter of this node, as a step sees it.
-template <class State>
+template <class Rule>
 struct Slot {
   at::Tensor leaf;    // whose gradient it is
   at::Tensor target;  // what is changed: another tensor with the same memory
-  State state{};
+  typename Rule::State state{};
 };
 
-template <class Rule, class State>
+template <class Rule>
 struct Group {
   Rule rule;
-  std::vector<Slot<State>> slots;
+  std::vector<Slot<Rule>> slots;
 };
 
 // What steps do until something changes: options, state that appears or is loaded, parameters that
 // are added or get other memory. The tensors are the optimizer's own, and change in place.
 struct Plan {
-  using AnyGroup = std::variant<Group<Sgd, SgdState>, Group<Adam, AdamState>>;
+  using AnyGroup = std::variant<Group<Sgd>, Group<Adam>, Group<Adamax>, Group<Adagrad>,
+                                Group<Adadelta>, Group<RmsProp>, Group<Rprop>>;
   std::string label;  // for profilers
   std::vector<AnyGroup> groups;
 };
@@ -46,6 +47,7 @@ class Stepper {
   // With the lock, which it has afterwards as well.
   void take_turns(Turns turns);
   void follow(std::optional<Plan> plan) { plan_ = std::move(plan); }
+  std::optional<Plan>& plan() { return plan_; }
   // Applies the gradients; parameters without one stay as they are. False, and nothing is changed,
   // when there is no plan or it does not provide for these.
   bool step(const Gradients& gradients);

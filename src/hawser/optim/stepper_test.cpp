@@ -19,8 +19,6 @@ namespace hawser::optim {
 namespace {
 
 using namespace std::chrono_literals;
-using SgdGroup = Group<Sgd, SgdState>;
-using AdamGroup = Group<Adam, AdamState>;
 
 // tests/python/test_optim.py compares the rules with torch's own, option by option.
 class StepperTest : public ::testing::Test {
@@ -41,11 +39,9 @@ class StepperTest : public ::testing::Test {
     stepper.follow(std::move(plan));
     return stepper.step(gradient(parameter_, gradient_value));
   }
-  bool step_with(Sgd rule, SgdState state, const at::Tensor& gradient_value) {
-    return step_with(SgdGroup{rule, {{parameter_, target_, std::move(state)}}}, gradient_value);
-  }
-  bool step_with(Adam rule, AdamState state, const at::Tensor& gradient_value) {
-    return step_with(AdamGroup{rule, {{parameter_, target_, std::move(state)}}}, gradient_value);
+  template <class Rule>
+  bool step_with(Rule rule, typename Rule::State state, const at::Tensor& gradient_value) {
+    return step_with(Group<Rule>{rule, {{parameter_, target_, std::move(state)}}}, gradient_value);
   }
   void expect_unchanged() { EXPECT_TRUE(at::equal(parameter_, at::full({3}, 2.0))); }
 };
@@ -58,12 +54,12 @@ TEST_F(StepperTest, ChangesTheParameterAndItsVersion) {
 }
 
 TEST_F(StepperTest, ChangesStateInPlace) {
-  const SgdState sgd{at::ones({3})};
+  const Sgd::State sgd{at::ones({3})};
   EXPECT_TRUE(step_with(Sgd{.lr = 0.5, .momentum = 0.5}, sgd, at::ones({3})));
   EXPECT_TRUE(at::equal(sgd.momentum_buffer, at::full({3}, 1.5)));
   EXPECT_TRUE(at::equal(parameter_, at::full({3}, 1.25)));
 
-  const AdamState adam{at::scalar_tensor(0.0), at::zeros({3}), at::zeros({3}), {}};
+  const Adam::State adam{at::scalar_tensor(0.0), at::zeros({3}), at::zeros({3}), {}};
   EXPECT_TRUE(step_with(Adam{.lr = 0.25, .beta1 = 0.9, .beta2 = 0.99}, adam, at::ones({3})));
   EXPECT_EQ(adam.step.item<double>(), 1);
   EXPECT_TRUE(at::allclose(parameter_, at::full({3}, 1.0)));  // the first step has the rate's size
@@ -72,7 +68,7 @@ TEST_F(StepperTest, ChangesStateInPlace) {
 TEST_F(StepperTest, ParametersWithoutAGradientStay) {
   Stepper stepper;
   const std::scoped_lock exclusively(stepper);
-  stepper.follow(Plan{"step", {SgdGroup{{.lr = 1}, {{parameter_, target_}}}}});
+  stepper.follow(Plan{"step", {Group<Sgd>{{.lr = 1}, {{parameter_, target_}}}}});
   EXPECT_TRUE(stepper.step(Gradients()));
   EXPECT_TRUE(stepper.step(gradient(at::ones({3}), at::ones({3}))));  // of another tensor
   expect_unchanged();
@@ -82,7 +78,7 @@ TEST_F(StepperTest, WithoutAPlanItDoesNothing) {
   Stepper stepper;
   const std::scoped_lock exclusively(stepper);
   EXPECT_FALSE(stepper.step(gradient(parameter_, at::ones({3}))));
-  stepper.follow(Plan{"step", {SgdGroup{{.lr = 1}, {{parameter_, target_}}}}});
+  stepper.follow(Plan{"step", {Group<Sgd>{{.lr = 1}, {{parameter_, target_}}}}});
   stepper.follow(std::nullopt);
   EXPECT_FALSE(stepper.step(gradient(parameter_, at::ones({3}))));
   expect_unchanged();
@@ -92,7 +88,7 @@ TEST_F(StepperTest, LeavesToTorchWhatThePlanDoesNotProvideFor) {
   const at::Tensor ones = at::ones({3});
   EXPECT_FALSE(step_with(Sgd{.lr = 1, .momentum = 0.5}, {}, ones)) << "no state yet";
   EXPECT_FALSE(step_with(Adam{.lr = 1}, {}, ones)) << "no state yet";
-  const AdamState state{at::scalar_tensor(0.0), at::zeros({3}), at::zeros({3}), {}};
+  const Adam::State state{at::scalar_tensor(0.0), at::zeros({3}), at::zeros({3}), {}};
   EXPECT_FALSE(step_with(Adam{.lr = 1, .amsgrad = true}, state, ones)) << "part of the state";
   EXPECT_FALSE(step_with(Adam{.lr = 1}, state, ones.to_sparse())) << "which it refuses";
   EXPECT_FALSE(step_with(Sgd{.lr = 1, .weight_decay = 0.5}, {}, ones.to_sparse()));
@@ -114,8 +110,8 @@ TEST_F(StepperTest, AllOfAStepOrNothing) {
   Stepper stepper;
   const std::scoped_lock exclusively(stepper);
   stepper.follow(Plan{"step",
-                      {SgdGroup{{.lr = 1}, {{parameter_, target_}}},
-                       SgdGroup{{.lr = 1, .momentum = 0.5}, {{second, second.detach()}}}}});
+                      {Group<Sgd>{{.lr = 1}, {{parameter_, target_}}},
+                       Group<Sgd>{{.lr = 1, .momentum = 0.5}, {{second, second.detach()}}}}});
   Gradients both = gradient(parameter_, at::ones({3}));
   both.insert(second, at::ones({3}));
   EXPECT_FALSE(stepper.step(both));

@@ -44,6 +44,8 @@ _EARLIER_COPIES = (
     ("torch.jit.annotations", "RRef", "RRef"),
     ("torch.nn.parallel.distributed", "RRef", "RRef"),
     ("torch.distributed.nn.api.remote_module", "rpc", ""),
+    ("_remote_module_non_scriptable", "rpc", ""),  # which that module generates
+    ("_remote_module_non_scriptable", "RRef", "RRef"),
     ("torch.distributed.optim.optimizer", "rpc", ""),
     ("torch.distributed.optim.optimizer", "RRef", "RRef"),
     ("torch.distributed.optim.optimizer", "dist_autograd", "dist_autograd"),

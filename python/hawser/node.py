@@ -277,9 +277,8 @@ def _end() -> None:
 os.register_at_fork(after_in_child=_open_nodes.clear)
 
 
-def _await(self: Future) -> Generator[Any, None, Any]:
-    if self.done():
-        return self.wait()
+def _arrival(future: Any) -> Generator[Any, None, None]:
+    """Waits until the future is done, without holding up the loop that this runs in."""
     loop = asyncio.get_running_loop()
     arrived = loop.create_future()
 
@@ -291,12 +290,17 @@ def _await(self: Future) -> Generator[Any, None, Any]:
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
             loop.call_soon_threadsafe(settle)
 
-    self.add_done_callback(arrive)
-    try:
-        yield from arrived.__await__()
-    except asyncio.CancelledError:
-        self.cancel()
-        raise
+    future.add_done_callback(arrive)
+    yield from arrived.__await__()
+
+
+def _await(self: Future) -> Generator[Any, None, Any]:
+    if not self.done():
+        try:
+            yield from _arrival(self)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
     return self.wait()
 
 

@@ -6,6 +6,8 @@ torch.distributed only, before or after hawser has taken its place.
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import sys
 import threading
 from typing import Any
@@ -26,10 +28,11 @@ def start(world: World, import_first: bool) -> tuple[Any, Any]:
     """torch's RemoteModule and DistributedOptimizer, as a program finds them."""
     import hawser.dropin
 
+    used = ("torch.distributed.optim", "torch.distributed.nn.api.remote_module")
+    assert not set(used) & set(sys.modules)
     if import_first:
-        pass
-    else:
-        assert "torch.distributed.optim" not in sys.modules
+        for name in used:
+            importlib.import_module(name)
     hawser.dropin.install()
     hawser.dropin.install()
     world.init()
@@ -142,6 +145,76 @@ def send_it(world: World) -> None:
 
 def test_a_module_that_was_sent_can_be_called() -> None:
     run(send_it, init=False)
+
+
+# --- without a number: nothing of it could be awaited ---
+
+
+class Broken(nn.Module):
+    def __init__(self) -> None:
+        raise LookupError("not today")
+
+
+def await_it(world: World) -> None:
+    modules, _ = start(world, import_first=True)
+    if world.rank == 0:
+
+        async def use() -> None:
+            made = modules.RemoteModule(world.next, Unsendable)
+            scripted = modules._RemoteModule(world.next, Scripted, _module_interface_cls=Interface)
+            for module in (made, scripted):
+                assert await module is module
+                results = [module.forward_async(torch.full((2,), n)) for n in range(3)]
+                for number, value in enumerate(await asyncio.gather(*results)):
+                    torch.testing.assert_close(value.detach(), module(torch.full((2,), number)))
+            with pytest.raises(LookupError, match="not today"):
+                await modules.RemoteModule(world.next, Broken)
+            with pytest.raises(RuntimeError, match="The size of tensor"):
+                await made.forward_async(torch.ones(3))
+
+        asyncio.run(asyncio.wait_for(use(), 30))
+    rpc.shutdown()
+
+
+def test_a_module_and_its_results_can_be_awaited() -> None:
+    run(await_it, init=False)
+
+
+# --- torch's own optimizers in scripts, which its DistributedOptimizer is made of, work as well ---
+
+
+def step_in_a_script(world: World, import_first: bool) -> None:
+    from hawser.rpc import dist_autograd
+
+    modules, _ = start(world, import_first)
+    from torch.distributed.optim import optimizer as stock
+    from torch.distributed.optim.utils import functional_optim_map
+
+    if world.rank == 0:
+        for kind, functional in functional_optim_map.items():
+            module = modules.RemoteModule(world.next, Unsendable)
+            made = (functional, module.remote_parameters())
+            ref = rpc.rpc_sync(world.next, stock._new_script_local_optimizer, made, {"lr": 0.25})
+            here = nn.Parameter(torch.ones(2))
+            local: Any = kind([here], lr=0.25)
+            for _ in range(3):
+                with dist_autograd.context() as context:
+                    loss = module(torch.tensor([1.0, -2.0])).square().sum()
+                    dist_autograd.backward(context, [loss])
+                    stepped = (ref, context)
+                    rpc.rpc_sync(ref.owner(), stock._script_local_optimizer_step, stepped)
+                local.zero_grad()
+                (here * torch.tensor([1.0, -2.0])).square().sum().backward()
+                local.step()
+            (weight,) = module.remote_parameters()
+            value = rpc.rpc_sync(world.next, value_of, (weight,))
+            torch.testing.assert_close(value, here.detach(), msg=kind.__name__)
+    rpc.shutdown()
+
+
+@pytest.mark.parametrize("import_first", [True, False])
+def test_optimizers_in_scripts(import_first: bool) -> None:
+    run(step_in_a_script, import_first, init=False)
 
 
 # --- without a number: an optimizer left gradients in .grad, and applied them again ---

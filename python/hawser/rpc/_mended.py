@@ -3,7 +3,8 @@
 `torch.distributed.optim.DistributedOptimizer` is hawser's. `RemoteModule` stays torch's, which can be
 scripted, with its errors mended: `train(mode)` ignores the mode and sends the module back, the
 template of a scripted one is instantiated twice, one that came in a message or was made of a reference
-cannot be called, and its `repr` raises.
+cannot be called, and its `repr` raises. `await` waits for it as for hawser's own, and for the futures
+of its calls, which are torch's.
 
 Both modules take long to import and few programs need them, so they are mended when a program
 imports them.
@@ -12,15 +13,18 @@ imports them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from .. import optim
+from ..nn.remote_module import _await_creation
+from ..node import _arrival
 from . import api
 
 # --- the optimizer ---
@@ -70,6 +74,7 @@ def _mend_remote_module(stock: Any) -> None:
     cls.eval = _eval
     cls.__call__ = _call
     cls.__repr__ = _repr
+    cls.__await__ = _await_module
 
 
 def _make_scripted(module: Any, remote_device: str, what: tuple[Any, ...], interface: Any) -> None:
@@ -114,6 +119,18 @@ def _repr(self: Any) -> str:
     return f"{type(self).__name__}(on={self.on!r}, device={self.device!r})"
 
 
+def _await_module(self: Any) -> Generator[Any, None, Any]:
+    """Waits until the module is there. Raises what its constructor raised."""
+    yield from _await_result(api.rpc_async(self.on, _await_creation, (self.module_rref,)))
+    return self
+
+
+def _await_result(self: Any) -> Generator[Any, None, Any]:
+    if not self.done():
+        yield from _arrival(self)
+    return self.wait()
+
+
 def _set_mode(module: Any, mode: bool) -> None:
     module.local_value().train(mode)
 
@@ -152,6 +169,7 @@ class _AfterImport(MetaPathFinder):
 
 def install() -> None:
     """Once in a process."""
+    torch._C.Future.__await__ = _await_result  # type: ignore[attr-defined]
     for name, mend in _MENDS.items():
         if name in sys.modules:
             mend(sys.modules[name])

@@ -133,21 +133,28 @@ def _substitute():
     torch._conformance_impl = impl
 
 
-def _initialize_together():
-    """Has no rank return from init_process_group before all are at its end.
+def _mend_process_groups(together):
+    """Keeps the rank of a DDP test out of two traps that torch's own RPC is mostly too slow for.
 
-    The master of DdpUnderDistAutogradTest calls the trainers as soon as it has returned from there; a
-    trainer that has not yet is without a default group. torch's own RPC is mostly too slow for that.
+    The destructor of a gloo group joins the group's threads while it has the interpreter lock, for
+    which such a thread may wait to drop the tensors of its last operation: on a busy machine ranks wait
+    for themselves, on stock torch too. So groups are kept until the rank ends.
+
+    `together`: no rank returns from init_process_group before all are at its end. The master of
+    DdpUnderDistAutogradTest calls the trainers as soon as it has returned from there; a trainer that
+    has not yet is without a default group.
     """
     import torch.distributed as dist
 
-    init = dist.init_process_group
+    init, kept = dist.init_process_group, []
 
-    def together(*args, **kwargs):
+    def init_and_keep(*args, **kwargs):
         init(*args, **kwargs)
-        dist.barrier()
+        kept.append(dist.group.WORLD)
+        if together:
+            dist.barrier()
 
-    dist.init_process_group = together
+    dist.init_process_group = init_and_keep
 
 
 def _case_class(suite):
@@ -169,8 +176,8 @@ def _case_class(suite):
         )
     from torch.testing._internal.common_distributed import MultiProcessTestCase
 
-    if suite == "DdpUnderDistAutogradTest":
-        _initialize_together()
+    if module == "ddp_under_dist_autograd_test":
+        _mend_process_groups(together=suite == "DdpUnderDistAutogradTest")
 
     class ForkedRank(multiprocessing.get_context("fork").Process):
         def _bootstrap(self, *args, **kwargs):

@@ -59,7 +59,7 @@ fuzz: bootstrap-fuzz ## every fuzz target for FUZZ_SECONDS
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 .PHONY: bench
-bench: release ## measure hawser against the limits of this machine
+bench: release ## hawser against the limits of this machine, and against torch's own RPC
 	scripts/bench.sh $(ARGS)
 
 .PHONY: build

@@ -3,7 +3,7 @@
 
     autograd.py                    both, three interleaved rounds
     autograd.py --rounds 1 --seconds 0.5
-    autograd.py --json out.json
+    autograd.py --json out.json --strict       exits with 1 unless every goal is met
 
 Jobs, each a whole step: forward, distributed backward, DistributedOptimizer.step, median over a round.
   pipeline        two stages in two processes, small layers; `pipeline large` with large ones
@@ -14,6 +14,7 @@ The program is the same for both: torch's interface, and hawser.dropin for hawse
 """
 
 import statistics
+import sys
 import time
 
 import side_by_side
@@ -180,4 +181,6 @@ JOBS = {
 
 
 if __name__ == "__main__":
-    side_by_side.run(__file__, __doc__, lambda: JOBS, GOALS, {"recorded": RECORDED_GOAL_US})
+    sys.exit(
+        side_by_side.run(__file__, __doc__, lambda: JOBS, GOALS, {"recorded": RECORDED_GOAL_US})
+    )

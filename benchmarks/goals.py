@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -66,6 +67,12 @@ class Verdict(Enum):
     MISSED = "MISSED"
     SKIPPED = "skipped"
     FAILED = "FAILED"
+
+
+def exit_status(verdicts: Iterable[Verdict], strict: bool) -> int:
+    """1 if something failed or was not measured and, if strict, unless every goal is met."""
+    found = set(verdicts)
+    return 1 if Verdict.FAILED in found or (strict and found - {Verdict.MET}) else 0
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 
     run.py                                    the table
     run.py --json out.json --plot out.svg     also every figure, and latency over size
-    run.py --rounds 1 --seconds 0.1           does it work?
+    run.py --brief                            does it work? Every job for a moment, but none of 64 processes
 
-Exits with 1 if a job failed and, with --strict, if a goal was missed.
+Exits with 1 if a job failed and, with --strict, if a goal was missed or could not be judged.
 """
 
 from __future__ import annotations
@@ -23,13 +23,29 @@ from collections import Counter
 from pathlib import Path
 
 import plot
-from goals import GOALS, MIB, Goal, Measurement, Row, Run, Verdict, job, judge, limit, text_of
+from goals import (
+    GOALS,
+    MIB,
+    Goal,
+    Measurement,
+    Row,
+    Run,
+    Verdict,
+    exit_status,
+    job,
+    judge,
+    limit,
+    text_of,
+)
 
 EXIT_UNAVAILABLE = (
     3  # What both programs answer when this machine, or this version of them, cannot run a job.
 )
 START_SECONDS = 60  # What a job may take on top of --seconds to start and end ...
 ONCE_SECONDS = 300  # ... or, if it has a task to finish, in all.
+
+BRIEF_SECONDS = 0.05
+NOT_BRIEF = {"idle_64", "connect_64"}
 
 Programs = dict[str, Path | None]
 
@@ -119,12 +135,12 @@ def show_progress(text: str) -> None:
 
 
 def measure_all(
-    programs: Programs, rounds: int, seconds: float, with_plot: bool
+    goals: tuple[Goal, ...], programs: Programs, rounds: int, seconds: float, with_plot: bool
 ) -> dict[Run, Measurement]:
     fields: dict[Run, set[str]] = {}
-    for figure in (figure for goal in GOALS for figure in (*goal.limits, goal.figure)):
+    for figure in (figure for goal in goals for figure in (*goal.limits, goal.figure)):
         fields.setdefault(figure.run, set()).add(figure.field)
-    runs = dict.fromkeys(goal_runs(GOALS), seconds)
+    runs = dict.fromkeys(goal_runs(goals), seconds)
     for run in plot_runs() if with_plot else ():
         runs.setdefault(
             run, seconds / 4
@@ -137,6 +153,17 @@ def measure_all(
             measure(run, fields.get(run, {"median_us"}), programs, runs[run], measurements[run])
     show_progress("")
     return measurements
+
+
+def try_briefly(programs: Programs) -> int:
+    """The exit status: 1 unless every job ran, or said why it cannot run here."""
+    goals = tuple(goal for goal in GOALS if goal.figure.run.name not in NOT_BRIEF)
+    measurements = measure_all(goals, programs, 1, BRIEF_SECONDS, with_plot=False)
+    for run, found in measurements.items():
+        outcome = found.failed or (f"skipped: {found.skipped}" if found.skipped else "works")
+        print(f"{run.name:22} {run.transport or '':4} {outcome}")
+    built = all(programs.values())
+    return 0 if built and not any(found.failed for found in measurements.values()) else 1
 
 
 def table(rows: list[Row]) -> str:
@@ -239,7 +266,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.0, help="of measuring per job and round")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg")
-    parser.add_argument("--strict", action="store_true", help="exit 1 also if a goal was missed")
+    parser.add_argument("--strict", action="store_true", help="exit 1 unless every goal is met")
+    parser.add_argument("--brief", action="store_true", help="only try whether the jobs work")
     options = parser.parse_args()
     if options.rounds < 1 or not 0 < options.seconds <= 60:
         parser.error("at least 1 round, and at most 60 seconds per job")
@@ -247,19 +275,24 @@ def main() -> int:
         signal.SIGTERM, lambda *_: sys.exit(1)
     )  # As an exception it also ends the job under way.
 
+    programs = {
+        name: find_program(options.build, name) for name in ("limits_probe", "hawser_bench")
+    }
+    if options.brief:
+        return try_briefly(programs)
+
     notes = []
     load = os.getloadavg()[0]
     if load > 0.5:
         notes.append(
             f"load was {load:.1f} before the start: on a busy machine the figures mean little"
         )
-    programs = {
-        name: find_program(options.build, name) for name in ("limits_probe", "hawser_bench")
-    }
     for missing in (name for name, path in programs.items() if path is None):
         notes.append(f"{missing} not found under {options.build}: its jobs are skipped")
 
-    measurements = measure_all(programs, options.rounds, options.seconds, options.plot is not None)
+    measurements = measure_all(
+        GOALS, programs, options.rounds, options.seconds, options.plot is not None
+    )
     rows = [judge(goal, measurements) for goal in GOALS]
     print(table(rows))
     counts = Counter(row.verdict for row in rows)
@@ -278,7 +311,7 @@ def main() -> int:
             notes.append("nothing to plot")
     for note in notes:
         print(f"note: {note}")
-    return 1 if counts[Verdict.FAILED] or (options.strict and counts[Verdict.MISSED]) else 0
+    return exit_status(counts, options.strict)
 
 
 if __name__ == "__main__":

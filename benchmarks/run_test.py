@@ -1,5 +1,7 @@
 """run.py against programs that only pretend: python3 -m unittest discover -s benchmarks -p '*_test.py'"""
 
+import contextlib
+import io
 import json
 import tempfile
 import time
@@ -58,6 +60,39 @@ class MeasureTest(unittest.TestCase):
         found = Measurement([], failed="crashed")
         run.measure(job("noop_hot"), set(), {"hawser_bench": Path("/bin/false")}, 1, found)
         self.assertEqual(found, Measurement([], failed="crashed"))
+
+
+class BriefTest(unittest.TestCase):
+    def try_with(self, measured, programs=None):
+        with (
+            mock.patch.object(
+                run,
+                "measure",
+                lambda what, _, __, ___, into: vars(into).update(measured(what)),
+            ),
+            contextlib.redirect_stdout(io.StringIO()) as output,
+        ):
+            status = run.try_briefly(
+                programs or {"hawser_bench": Path("/"), "limits_probe": Path("/")}
+            )
+        return status, output.getvalue()
+
+    def test_every_job_is_tried_but_those_of_64_processes(self):
+        status, printed = self.try_with(lambda what: {"rounds": [{}]})
+        self.assertEqual(status, 0)
+        tried = {line.split()[0] for line in printed.splitlines()}
+        every = {what.name for what in run.goal_runs(run.GOALS)}
+        self.assertEqual(every - tried, {"idle_64", "connect_64"})
+
+    def test_one_that_fails_or_is_not_built_is_a_failure(self):
+        status, printed = self.try_with(
+            lambda what: {"failed": "oops"} if what.name == "echo" else {"skipped": "one core"}
+        )
+        self.assertEqual(status, 1)
+        self.assertIn("oops", printed)
+        self.assertEqual(self.try_with(lambda what: {"skipped": "one core"})[0], 0)
+        not_built = {"hawser_bench": None, "limits_probe": Path("/")}
+        self.assertEqual(self.try_with(lambda what: {"skipped": "not built"}, not_built)[0], 1)
 
 
 class JudgeTest(unittest.TestCase):

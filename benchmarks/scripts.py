@@ -3,7 +3,7 @@
 
     scripts.py                     both, three interleaved rounds
     scripts.py --rounds 1 --seconds 0.5
-    scripts.py --json out.json
+    scripts.py --json out.json --strict       exits with 1 unless every goal is met
 
 Jobs, each the median over a round of one call; of the rounds the best counts:
   sync            Python calls a script function by rpc_sync, and waits
@@ -14,6 +14,7 @@ The program is the same for both: torch's interface, and hawser.dropin for hawse
 """
 
 import statistics
+import sys
 import time
 
 import side_by_side
@@ -77,4 +78,4 @@ def jobs():
 
 
 if __name__ == "__main__":
-    side_by_side.run(__file__, __doc__, jobs, GOALS, of_rounds=min)
+    sys.exit(side_by_side.run(__file__, __doc__, jobs, GOALS, of_rounds=min))

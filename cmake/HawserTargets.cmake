@@ -70,6 +70,12 @@ function(hawser_tests)
       COMMAND ${HAWSER_PYTHON3} -B -m unittest discover -s benchmarks -p "*_test.py")
     set_tests_properties(benchmarks.python PROPERTIES TIMEOUT 60 LABELS benchmarks)
   endif()
+  if(HAWSER_BUILD_BENCHMARKS AND TARGET hawser)
+    find_program(HAWSER_PYTHON3 python3 REQUIRED)
+    add_test(NAME benchmarks.jobs WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+      COMMAND ${HAWSER_PYTHON3} -B benchmarks/run.py --brief --build "${PROJECT_BINARY_DIR}")
+    set_tests_properties(benchmarks.jobs PROPERTIES TIMEOUT 300 LABELS benchmarks RUN_SERIAL ON)
+  endif()
 
   if(TARGET hawser_native)
     hawser_python_tests()
@@ -203,10 +209,12 @@ function(hawser_python_tests)
   set_tests_properties(conformance.suites PROPERTIES TIMEOUT 1200 LABELS conformance RUN_SERIAL ON
     ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python")
 
-  # Every example is run.
+  # Every example is run: hello.cpp by tests/install, worker_and_trainer.cpp by call_cpp.py.
   if(HAWSER_BUILD_EXAMPLES)
-    add_test(NAME examples.cpp_train COMMAND example_train)
-    set_tests_properties(examples.cpp_train PROPERTIES TIMEOUT 120 LABELS examples)
+    foreach(stem demo train)
+      add_test(NAME examples.cpp_${stem} COMMAND example_${stem})
+      set_tests_properties(examples.cpp_${stem} PROPERTIES TIMEOUT 120 LABELS examples)
+    endforeach()
   endif()
   set(call_cpp_arguments $<TARGET_FILE:example_worker_and_trainer>)
   set(actor_learner_arguments --lose-one)

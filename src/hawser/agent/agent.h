@@ -117,12 +117,12 @@ class Agent final : public transport::Host, public SessionEvents {
   void start(transport::Identity identity, Card card, std::vector<transport::Transport*> transports,
              std::shared_ptr<transport::Link> self);
 
-  // Sends a request, connecting first where needed. `on_answer` is called exactly once.
-  CallHandle request(Request&& request, AnswerHandler&& on_answer);
+  // Sends a request, connecting first where needed. `on_answer` is called exactly once. With
+  // `no_room` the request may wait, as in Session::call(): when that is set, nothing was done.
+  CallHandle request(Request&& request, AnswerHandler&& on_answer,
+                     std::shared_ptr<Event>* no_room = nullptr);
   // Completes the call with `why` and tells the callee. No effect once it is answered.
   static void cancel(const CallHandle& handle, const Error& why);
-  // Session::room_for() of that peer; null when there is no connection.
-  std::shared_ptr<Event> room_for(std::string_view to, std::size_t bytes);
 
   // No new calls in or out; everything outstanding fails with `why`; says goodbye. Idempotent.
   void close(Error why);

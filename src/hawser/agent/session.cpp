@@ -50,7 +50,8 @@ Session::Session(std::shared_ptr<transport::Link> link, const Clock& clock, cons
 
 // ------------------------------------------------------------------------------- calling
 
-CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
+CallId Session::call(OutstandingCall&& call, wire::Call&& message,
+                     std::shared_ptr<Event>* no_room) {
   const Deadline deadline = call.deadline;
   const bool one_way = message.one_way;
   const bool too_much = one_way && backlogged();  // no answer will tell
@@ -68,6 +69,9 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
                                                  std::to_string(limits_.max_bytes_queued_per_peer) +
                                                  ") bytes wait to be sent to '" + peer().name +
                                                  "'");
+    } else if (no_room && !one_way && !tables->has_room(call.bytes, limits_)) {  // FLOW-1
+      *no_room = tables->wanting_room.emplace_back(std::make_shared<Event>());
+      return CallId{};
     } else if (!(id = tables->outgoing.open(call))) {
       refusal.emplace(ErrorKind::Overloaded, "max_calls_per_peer (" +
                                                  std::to_string(limits_.max_calls_per_peer) +
@@ -94,18 +98,6 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
 }
 
 bool Session::send(wire::OutFrame&& frame) { return link_->send(std::move(frame)); }
-
-// FLOW-1
-std::shared_ptr<Event> Session::room_for(std::size_t bytes) {
-  auto tables = tables_.lock();
-  const std::size_t now = tables->outgoing.bytes();
-  if (now == 0 || now + bytes <= limits_.max_bytes_in_flight_per_peer || tables->closed) {
-    return nullptr;
-  }
-  auto room = std::make_shared<Event>();
-  tables->wanting_room.push_back(room);
-  return room;
-}
 
 std::optional<OutstandingCall> Session::take(CallId id) {
   std::vector<std::shared_ptr<Event>> wanting;

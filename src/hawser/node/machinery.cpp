@@ -452,19 +452,6 @@ bool Node::Machinery::close(Duration patience) {
 
 // ------------------------------------------------------------------------------- calls
 
-// Small calls are bounded by their number (max_calls_per_peer).
-bool Node::Machinery::await_room(std::string_view to, const wire::Payload& payload,
-                                 Deadline deadline, TimePoint& now) {
-  constexpr std::size_t kLarge = 64 * 1024;
-  const std::size_t bytes = payload.total_bytes();
-  if (bytes < kLarge) return true;
-  while (const auto room = agent_->room_for(to, bytes)) {
-    if (!crew_->wait(*room, deadline)) return false;
-    now = clock_.now();
-  }
-  return true;
-}
-
 agent::CallHandle Node::Machinery::request(agent::Request&& request,
                                            agent::AnswerHandler&& handler) {
   wire::Call& message = request.message;
@@ -476,7 +463,21 @@ agent::CallHandle Node::Machinery::request(agent::Request&& request,
     // Odd, so never None; steps of two, so that no two calls share one.
     message.chain = ChainId{(chain_base_ + chains_.fetch_add(2, std::memory_order_relaxed)) | 1};
   }
-  return agent_->request(std::move(request), std::move(handler));
+  for (;;) {
+    std::shared_ptr<Event> no_room;
+    agent::CallHandle handle = agent_->request(std::move(request), std::move(handler), &no_room);
+    if (!no_room) return handle;
+    if (!crew_->wait(*no_room, request.deadline)) {
+      agent::Answer answer;
+      answer.error.emplace(
+          Error(ErrorKind::Overloaded,
+                "no room for the call in time: max_bytes_in_flight_per_peer are unanswered")
+              .about(request.to, message.function));
+      handler(std::move(answer));
+      return {};
+    }
+    request.started = clock_.now();
+  }
 }
 
 void Node::Machinery::notice(std::string_view to, wire::Call message,

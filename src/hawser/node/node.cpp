@@ -119,15 +119,6 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, Writte
                                       agent::AnswerHandler&& on_answer,
                                       const wire::ReferenceTicket* creates) {
   machinery_->refuse_if_inherited();
-  if (!machinery_->await_room(to, call.payload, timing.deadline, timing.now)) {
-    agent::Answer answer;
-    answer.error =
-        Error(ErrorKind::Overloaded,
-              "no room for the call in time: max_bytes_in_flight_per_peer are unanswered")
-            .about(std::string(to), call.function);
-    on_answer(std::move(answer));
-    return nullptr;
-  }
   wire::Notes notes;
   if (trace::is_watched()) notes.trace = trace_call(to, call, creates != nullptr, on_answer);
   if (const auto context = engine::current_context()) {

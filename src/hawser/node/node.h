@@ -93,8 +93,8 @@ class Node {
   // Calls `function` on the node of that name (this one included; a call to oneself copies like any
   // other). A name with "::" in it is a libtorch operator, such as "aten::add": its overload is
   // chosen here, and the callee runs it without any registration. Never blocks for the network,
-  // except that a large call waits for room while Limits::max_bytes_in_flight_per_peer are
-  // unanswered; it fails with Overloaded when there is none in time.
+  // except that it waits for room while Limits::max_bytes_in_flight_per_peer are unanswered; it
+  // fails with Overloaded when there is none in time.
   //
   // Tensors are not copied before they are sent: do not write to them until the future is settled.
   // Everything else has been copied when this returns.

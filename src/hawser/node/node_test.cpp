@@ -6,6 +6,7 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <latch>
 #include <thread>
@@ -206,6 +207,24 @@ TEST_P(TwoNodes, LargeCallsWaitForRoomAndGiveUpWithOverloaded) {
   first.get();
   second.join();
   EXPECT_EQ(served, 2);
+}
+
+// FLOW-1: more is sent than may be in flight, in calls that are small.
+TEST_P(TwoNodes, SmallCallsWaitForRoomToo) {
+  NodeOptions narrow = options("narrow");
+  narrow.limits.max_bytes_in_flight_per_peer = 64 * 1024;
+  Node node(narrow);
+  b_.serve("length", [](const std::string& text) { return text.size(); });
+  const std::string text(1000, 'x');
+  std::vector<Future<std::size_t>> lengths;
+  std::size_t most = 0;
+  for (int i = 0; i < 2000; ++i) {
+    lengths.push_back(node.call<std::size_t>("b", "length", text));
+    if (i == 0) lengths.front().get();  // connected: nothing waits for that
+    most = std::max(most, node.inspect().calls.size());
+  }
+  for (const auto& length : lengths) EXPECT_EQ(length.get(), text.size());
+  EXPECT_LE(most * text.size(), narrow.limits.max_bytes_in_flight_per_peer);
 }
 
 TEST_P(TwoNodes, AClosedPeerFailsCallsAtOnce) {

@@ -13,6 +13,8 @@
 
 #include "hawser/node/coroutine.h"
 #include "tests/support/memory_store.h"
+#include "tests/support/process.h"
+#include "tests/support/test_certificates.h"
 
 namespace hawser {
 namespace {
@@ -43,15 +45,20 @@ class TwoNodes : public ::testing::TestWithParam<std::string> {
     options.name = name;
     options.store = store_;
     options.transports = {GetParam()};
+    if (GetParam() == "tls") {
+      options.transports = {"tcp"};
+      options.tls = authority_.issue(name);
+    }
     options.call_timeout = 20s;
     return options;
   }
   std::shared_ptr<testing::MemoryStore> store_ = std::make_shared<testing::MemoryStore>();
+  testing::TestAuthority authority_;
   Node a_{options("a")};
   Node b_{options("b")};
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, TwoNodes, ::testing::Values("shm", "tcp"));
+INSTANTIATE_TEST_SUITE_P(Transports, TwoNodes, ::testing::Values("shm", "tcp", "tls"));
 
 TEST_P(TwoNodes, CallWithTensorsAndNumbers) {
   b_.serve("scale", [](at::Tensor x, double k) { return x * k; });

@@ -77,8 +77,9 @@ struct PeerReport {
   transport::LinkStats traffic;
   std::size_t outgoing = 0;
   std::size_t incoming = 0;
-  std::size_t put_aside = 0;  // of the incoming: they wait for the peer to take what is queued
-  std::size_t waiting = 0;    // calls that wait for the connection
+  std::size_t put_aside = 0;      // of the incoming: they wait for the peer to take what is queued
+  std::size_t waiting = 0;        // calls that wait for the connection
+  std::size_t waiting_bytes = 0;  // of their arguments
 };
 
 // How much is going on at a node, for those who want to know when nothing is.

@@ -17,6 +17,9 @@ struct Overloaded : Fs... {
 template <class... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;  // clang 14 needs to be told
 
+// How long a round trip that was measured will do while the link is in use.
+constexpr Duration kMeasuredFor = std::chrono::seconds(5);
+
 std::int64_t nanoseconds(TimePoint at) { return at.time_since_epoch().count(); }
 
 Answer failed(Error error, std::optional<Incarnation> sent_to = std::nullopt) {
@@ -342,6 +345,7 @@ Liveness Session::check_health(TimePoint now) {
   // Bytes of a frame that is still arriving prove life too: a large tensor takes its time.
   const transport::LinkStats traffic = link_->stats();
   const auto pulse = link_->pulse();
+  const std::uint64_t calls = calls_so_far();
   bool heartbeat_due = false;
   Liveness verdict;
   {
@@ -349,7 +353,13 @@ Liveness Session::check_health(TimePoint now) {
     if (traffic.bytes_received != health->bytes_received || (pulse && pulse != health->pulse)) {
       health->detector.heard(now);
     }
-    heartbeat_due = !pulse && traffic.frames_sent == health->frames_sent;
+    const bool measure = !health->measured ||
+                         (calls != health->calls_then && now - *health->measured >= kMeasuredFor);
+    heartbeat_due = measure || (!pulse && traffic.frames_sent == health->frames_sent);
+    if (heartbeat_due) {
+      health->measured = now;
+      health->calls_then = calls;
+    }
     health->bytes_received = traffic.bytes_received;
     health->frames_sent = traffic.frames_sent;
     health->pulse = pulse;
@@ -377,6 +387,11 @@ bool Session::probe(TimePoint now) {
 bool Session::is_silent_since_probe() {
   const std::uint64_t received = link_->stats().bytes_received;
   return std::exchange(health_.lock()->bytes_at_probe, std::nullopt) == received;
+}
+
+std::uint64_t Session::calls_so_far() const {
+  auto tables = tables_.lock();
+  return tables->calls_sent + tables->calls_received;
 }
 
 Duration Session::since_heard(TimePoint now) const {

@@ -86,7 +86,8 @@ class Session final : public transport::FrameSink,
 
   // Fails and cancels what is overdue; the earliest deadline that remains.
   Deadline sweep(TimePoint now);
-  // Once per heartbeat interval: judges the peer, and sends a heartbeat where one is needed.
+  // Once per heartbeat interval: judges the peer, and sends a heartbeat where one is needed: to
+  // show that we live, or to measure the round trip of a link that is new or has been used since.
   Liveness check_health(TimePoint now);
   // Asks for a sign of life on this very connection; a pulse is none. False when the last one that
   // was asked for has not come yet.
@@ -152,6 +153,7 @@ class Session final : public transport::FrameSink,
   bool backlogged() const { return link_->backlogged(limits_.max_bytes_queued_per_peer); }
   void cancel_incoming(CallId id);
   void end(const Error& why);
+  std::uint64_t calls_so_far() const;
   Error lost_error(const std::string& why) const;
 
   const std::shared_ptr<void> keep_alive_;  // what the references below point into; dies last
@@ -170,6 +172,8 @@ class Session final : public transport::FrameSink,
     std::uint64_t bytes_received = 0;  // at the last check
     std::uint64_t frames_sent = 0;
     std::optional<std::uint64_t> pulse{};
+    std::optional<TimePoint> measured{};  // when the round trip was, last
+    std::uint64_t calls_then = 0;
     std::optional<std::uint64_t> bytes_at_probe{};  // received, while a sign of life is asked for
   };
   mutable Guarded<Health> health_;

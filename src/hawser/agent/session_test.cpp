@@ -36,9 +36,11 @@ class RecordingLink final : public transport::Link {
   void close() override { closed = true; }
   std::optional<std::string> close_reason() const override { return std::nullopt; }
   transport::LinkStats stats() const override { return counted; }
+  std::optional<std::uint64_t> pulse() const override { return beat; }
 
   std::deque<wire::InFrame> sent;
   transport::LinkStats counted;
+  std::optional<std::uint64_t> beat;
   bool taken_after_next_look = false;  // the peer takes what is queued
   bool closed = false;
 
@@ -392,6 +394,37 @@ TEST_F(SessionTest, SilenceIsNoticedAndBrokenByHeartbeats) {
   EXPECT_EQ(session_->check_health(clock_.now()), Liveness::Alive);
   clock_.advance(10s);
   EXPECT_EQ(session_->check_health(clock_.now()), Liveness::Lost);
+}
+
+// A link with a pulse needs no heartbeats, but for this.
+TEST_F(SessionTest, TheRoundTripIsMeasuredOnceAndAgainAfterUse) {
+  link_->beat = 1;
+  const auto check = [&] {
+    clock_.advance(1s);
+    ++*link_->beat;
+    EXPECT_EQ(session_->check_health(clock_.now()), Liveness::Alive);
+  };
+  const auto measured = [&](Duration round_trip) {
+    const auto asked = take_sent<wire::Heartbeat>();
+    clock_.advance(round_trip);
+    receive(wire::encode(wire::HeartbeatEcho{asked.sent_at_ns, 0}));
+    EXPECT_EQ(session_->round_trip(), round_trip);
+  };
+  EXPECT_FALSE(session_->round_trip());
+  check();
+  measured(3ms);
+  for (int i = 0; i < 20; ++i) check();
+  EXPECT_TRUE(link_->sent.empty()) << "nobody uses it";
+
+  call();
+  take_sent<wire::ReceivedCall>();
+  check();
+  measured(2ms);
+  receive_call(CallId{5})->run();
+  for (int i = 0; i < 4; ++i) check();
+  EXPECT_TRUE(link_->sent.empty()) << "so soon";
+  check();
+  measured(4ms);
 }
 
 TEST_F(SessionTest, AProbeIsAnsweredByAnythingThatArrives) {

@@ -72,6 +72,17 @@ std::string read_token_file(const std::string& path) {
   return token;
 }
 
+MemoryReport report_memory(const BufferPool::Usage& pool,
+                           const std::vector<agent::PeerReport>& peers) {
+  MemoryReport memory{.lent = pool.bytes_lent, .kept = pool.bytes_kept};
+  for (const agent::PeerReport& peer : peers) {
+    memory.adopted += peer.traffic.bytes_adopted;
+    memory.shared += peer.traffic.bytes_shared;
+    memory.to_send += peer.traffic.bytes_queued + peer.waiting_bytes;
+  }
+  return memory;
+}
+
 void run_operator(const CallContext& context) {
   agent::IncomingCall& call = *context.call();
   std::vector<c10::IValue> stack;
@@ -647,7 +658,7 @@ NodeReport Node::Machinery::report() const {
   report.peers = agent_->report_peers();
   report.calls = agent_->list_calls();
   report.crew = crew_->stats();
-  report.memory = pool_->usage();
+  report.memory = report_memory(pool_->usage(), report.peers);
   report.connections_turned_away = agent_->turned_away();
   report.shutdown_waits_for = departure_waits_for();
   report.autograd = autograd_->count();

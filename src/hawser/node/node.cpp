@@ -54,7 +54,11 @@ Node& Node::current() {
 Node* Node::find_current() {
   if (const CallContext* serving = current_call()) return &serving->node();
   auto nodes = open_nodes().lock();
-  return nodes->empty() ? nullptr : nodes->front();
+  if (nodes->empty()) return nullptr;
+  const auto here = std::find_if(nodes->begin(), nodes->end(), [](const Node* node) {
+    return node->machinery_->crew()->runs_task();
+  });
+  return here == nodes->end() ? nodes->front() : *here;
 }
 
 void Node::serve_function(std::shared_ptr<Function> function) {

@@ -230,8 +230,9 @@ class Node {
   void set_call_timeout(Duration timeout);
   Duration call_timeout() const;
 
-  // The node of the call that this thread serves, else the process's default node (the oldest that
-  // is open). Throws Error(Invalid) when there is none.
+  // The node of the call that this thread serves, else the one whose future has called back here,
+  // else the process's default node (the oldest that is open). Throws Error(Invalid) when there is
+  // none.
   static Node& current();
   // The same; null when there is none.
   static Node* find_current();

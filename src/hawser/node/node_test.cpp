@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
 #include <latch>
 #include <thread>
 
@@ -355,6 +356,49 @@ TEST_P(TwoNodes, InspectShowsTheMemoryOfWhatWasReceivedAndWhatWaits) {
       << a_.inspect().to_text();
   waiting.cancel();
   EXPECT_EQ(a_.inspect().memory.to_send, 0u);
+}
+
+// ------------------------------------------------------------------------------- the current node
+
+TEST(CurrentNode, IsTheOldestThatIsOpenAndElseAnError) {
+  EXPECT_EQ(Node::find_current(), nullptr);
+  try {
+    Node::current();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::Invalid);
+    EXPECT_NE(error.message().find("there is no node in this process"), std::string::npos);
+  }
+  const auto store = std::make_shared<testing::MemoryStore>();
+  NodeOptions options;
+  options.store = store;
+  options.name = "first";
+  Node first(options);
+  options.name = "second";
+  Node second(options);
+  EXPECT_EQ(&Node::current(), &first);
+  first.close();
+  EXPECT_EQ(&Node::current(), &second);
+  second.close();
+  EXPECT_EQ(Node::find_current(), nullptr);
+}
+
+TEST_P(TwoNodes, TheCurrentNodeIsTheOneWhoseFunctionOrCallbackRuns) {
+  EXPECT_EQ(&Node::current(), &a_) << "the oldest";
+  b_.serve("whose", [] { return Node::current().name(); });
+  EXPECT_EQ(a_.call<std::string>("b", "whose").get(), "b");
+  EXPECT_EQ(b_.call<std::string>("b", "whose").get(), "b");
+  const auto here = [](const std::string&) { return Node::current().name(); };
+  EXPECT_EQ(b_.call<std::string>("b", "whose").then(here).get(), "b");
+  EXPECT_EQ(a_.call<std::string>("b", "whose").then(here).get(), "a");
+  const auto settled = b_.call<std::string>("b", "whose");
+  settled.get();
+  EXPECT_EQ(settled.then(here).get(), "b") << "attached when it was there already";
+  std::promise<std::string> after_failure;
+  b_.call<void>("b", "unheard_of").on_settled([&](const auto&) {
+    after_failure.set_value(Node::current().name());
+  });
+  EXPECT_EQ(after_failure.get_future().get(), "b");
 }
 
 // ------------------------------------------------------------------------------- leaving together

@@ -1,7 +1,7 @@
 #include "contract/contract.h"
 #include "contract/real_medium.h"
-#include "contract/test_certificates.h"
 #include "hawser/transport/tcp/tcp_transport.h"
+#include "support/test_certificates.h"
 
 namespace hawser::contract {
 namespace {
@@ -38,7 +38,7 @@ class TlsMedium final : public TcpMedium {
   }
 
  private:
-  TestAuthority authority_;
+  testing::TestAuthority authority_;
 };
 
 const auto kTcp =

@@ -9,18 +9,19 @@
 
 #include "contract/contract.h"
 #include "contract/real_medium.h"
-#include "contract/test_certificates.h"
 #include "hawser/base/error.h"
 #include "hawser/base/log.h"
 #include "hawser/transport/descriptor.h"
 #include "hawser/transport/handshake.h"
 #include "hawser/transport/tcp/tcp_transport.h"
+#include "support/test_certificates.h"
 
 // Connections to and from those who do not keep to the protocol, and what only tcp and TLS have.
 namespace hawser::contract {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::TestAuthority;
 using transport::ConnectFailure;
 using transport::Descriptor;
 using transport::tcp::TcpOptions;

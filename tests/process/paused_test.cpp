@@ -1,4 +1,8 @@
 // SIGSTOP and SIGCONT: silence is not death until it has lasted.
+#include <ATen/ops/full.h>
+
+#include <thread>
+
 #include "process/world.h"
 
 namespace hawser::testing {
@@ -35,6 +39,34 @@ TEST_P(Paused, ShorterThanTheLimitLosesNothing) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(sums[static_cast<std::size_t>(i)].get(), i + 1);
   EXPECT_TRUE(eventually([&] { return peer_of(caller, "callee").state == "connected"; }));
   EXPECT_EQ(peer_of(caller, "callee").incarnation, callee.incarnation());
+}
+
+// FLOW-1: whoever goes on calling one that stands still is stopped in time.
+TEST_P(Paused, CallsToOneThatStandsStillAreBounded) {
+  NodeOptions narrow = options("caller", kPatience);
+  narrow.limits.max_bytes_in_flight_per_peer = std::size_t{1} << 20;
+  Node caller(narrow);
+  Worker callee(options("callee", kPatience));
+  const at::Tensor small = at::full({1024}, 1, at::kByte);
+  caller.call<at::Tensor>("callee", "echo", small).get();
+
+  callee.process().stop();
+  std::thread calling([&] {
+    std::vector<Future<at::Tensor>> echoes;
+    for (int i = 0; i < 3000; ++i) {
+      echoes.push_back(
+          caller.call<at::Tensor>({.to = "callee", .timeout = kPatience}, "echo", small));
+    }
+    for (const auto& echo : echoes) EXPECT_TRUE(echo.get().equal(small));
+  });
+  EXPECT_TRUE(eventually([&] {
+    const auto one_more = caller.call<at::Tensor>({.to = "callee", .timeout = 50ms}, "echo", small);
+    return one_more.wait().error().kind() == ErrorKind::Overloaded;
+  }));
+  EXPECT_GT(peer_of(caller, "callee").outgoing, 500u);
+  EXPECT_LE(peer_of(caller, "callee").outgoing, 1024u);
+  callee.process().resume();
+  calling.join();
 }
 
 TEST_P(Paused, LongerThanTheLimitIsLostAndComesBackAsAnother) {

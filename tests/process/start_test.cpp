@@ -1,8 +1,13 @@
 // Starting: in vain, together, late, and several in one process.
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <future>
+#include <iomanip>
 #include <map>
+#include <set>
+#include <sstream>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "hawser/transport/listen.h"
@@ -82,6 +87,62 @@ TEST_P(FailedStarts, SayWhyAndLeaveRoomForAGoodOne) {
   good.call<void>("node", "f").get();
   EXPECT_TRUE(good.close());
   EXPECT_TRUE(good.close());
+}
+
+// ---------------------------------------------------------------------------------- token files
+
+class TokenFile : public ::testing::Test {
+ protected:
+  // In the world's own directory.
+  std::string write_token(const std::string& name, const std::string& text, mode_t mode) {
+    const std::filesystem::path path = world_.directory() / name;
+    std::ofstream(path) << text;
+    EXPECT_EQ(::chmod(path.c_str(), mode), 0);
+    return path.string();
+  }
+  void expect_refused(const std::string& path, const std::string& says) {
+    NodeOptions options = world_.options("node", "tcp");
+    options.token_file = path;
+    const Error error = error_of([&] { Node node(options); });
+    EXPECT_EQ(error.kind(), ErrorKind::Invalid);
+    EXPECT_NE(error.message().find(path), std::string::npos) << error.what();
+    EXPECT_NE(error.message().find(says), std::string::npos) << error.what();
+  }
+  World world_;
+};
+
+TEST_F(TokenFile, ThatOthersMayReadOrWriteIsRefused) {
+  for (const mode_t mode : {0640, 0620, 0604, 0602, 0644}) {
+    expect_refused(write_token("token", "Xk4PzQ0vTn\n", mode), "accessible to others");
+  }
+}
+
+TEST_F(TokenFile, OfAnotherUserIsRefused) {
+  std::string path = "/etc/passwd";  // whoever else runs this test does not own it
+  if (::geteuid() == 0) {
+    path = write_token("token", "Xk4PzQ0vTn\n", 0600);
+    ASSERT_EQ(::chown(path.c_str(), 12345, 12345), 0);
+  }
+  expect_refused(path, "must belong to the user");
+}
+
+TEST_F(TokenFile, ThatIsEmptyIsRefused) { expect_refused(write_token("token", "", 0600), "empty"); }
+
+// The one by its option, the other by the environment; a third has the token itself.
+TEST_F(TokenFile, LetsInWhoeverKnowsWhatItSays) {
+  const std::string path = write_token("token", "Xk4PzQ0vTn\n", 0600);
+  NodeOptions options = world_.options("by_option", "tcp");
+  options.token_file = path;
+  Node by_option(options);
+  Worker by_environment(world_.options("by_environment", "tcp"), {{"HAWSER_TOKEN_FILE", path}});
+  EXPECT_EQ(by_option.call<std::int64_t>("by_environment", "add", 1, 2).get(), 3);
+  NodeOptions knowing = world_.options("knowing", "tcp");
+  knowing.token = "Xk4PzQ0vTn";
+  EXPECT_EQ(Node(knowing).call<std::int64_t>("by_environment", "add", 1, 2).get(), 3);
+  Node ignorant(world_.options("ignorant", "tcp"));
+  const Error error =
+      error_of([&] { ignorant.call<std::int64_t>("by_environment", "add", 1, 2).get(); });
+  EXPECT_EQ(error.kind(), ErrorKind::Refused) << error.what();
 }
 
 TEST(FailedStart, PortInUse) {
@@ -281,6 +342,36 @@ TEST_F(RendezvousHost, StandsStillAndTheOthersGoOn) {
 
 class Starting : public OverTransports {};
 INSTANTIATE_TEST_SUITE_P(Transports, Starting, kTransports);
+
+// The addresses that somebody listens on at that port, as the kernel writes them.
+std::set<std::string> listening_addresses(std::uint16_t port) {
+  std::ostringstream suffix;
+  suffix << ':' << std::uppercase << std::hex << std::setw(4) << std::setfill('0') << port;
+  std::set<std::string> addresses;
+  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream sockets(table);
+    for (std::string line; std::getline(sockets, line);) {
+      std::istringstream words(line);
+      std::string slot, local, remote, state;
+      words >> slot >> local >> remote >> state;
+      const std::string kListening = "0A";
+      if (state != kListening || !local.ends_with(suffix.str())) continue;
+      addresses.insert(local.substr(0, local.find(':')));
+    }
+  }
+  return addresses;
+}
+
+TEST(RendezvousStore, IsOfferedOnItsAddressOnly) {
+  const World world;
+  const std::uint16_t port = free_port();
+  NodeOptions options = world.options("host", "tcp");
+  options.rendezvous = "tcp://127.0.0.1:" + std::to_string(port);
+  options.rank = 0;
+  options.world_size = 1;
+  const Node host(options);
+  EXPECT_EQ(listening_addresses(port), std::set<std::string>{"0100007F"});
+}
 
 TEST_P(Starting, ACallToANodeThatJoinsLaterWaitsForIt) {
   Node caller(options("caller"));

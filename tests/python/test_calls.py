@@ -200,6 +200,17 @@ def test_a_handler_that_holds_the_lock_delays_no_operator(
     holding.wait()
 
 
+def test_inspect_shows_memory_and_round_trips(node: hawser.Node) -> None:
+    kept = node.run("peer", torch.neg, torch.ones(1 << 20))
+    memory = node.inspect()["memory"]
+    assert set(memory) == {"lent", "kept", "adopted", "shared", "to_send"}
+    assert memory["lent"] + memory["adopted"] >= kept.nbytes
+    deadline = time.monotonic() + 30
+    while not any(peer["round_trip"] for peer in node.inspect()["peers"]):
+        assert time.monotonic() < deadline  # the first check of a connection comes within a second
+        time.sleep(0.01)
+
+
 def test_trust_functions_reads_no_pickle() -> None:
     with peers.world("careful", trust="functions") as node:
         assert node.run("careful", "add", 1, 2) == 3

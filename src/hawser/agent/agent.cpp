@@ -56,7 +56,8 @@ void Agent::start(transport::Identity identity, Card card,
 
 // ------------------------------------------------------------------------------- calls
 
-CallHandle Agent::request(Request&& request, AnswerHandler&& on_answer) {
+CallHandle Agent::request(Request&& request, AnswerHandler&& on_answer,
+                          std::shared_ptr<Event>* no_room) {
   OutstandingCall call{.function = std::string(request.message.function),
                        .started = request.started,
                        .deadline = request.deadline,
@@ -79,6 +80,10 @@ CallHandle Agent::request(Request&& request, AnswerHandler&& on_answer) {
                state->waiting_bytes + call.bytes > options_.limits.max_bytes_in_flight_per_peer) {
       refusal.emplace(ErrorKind::Overloaded, "max_bytes_in_flight_per_peer bytes wait for " +
                                                  quoted(to->name) + " to be reached");
+    } else if (state->waiting.size() >= options_.limits.max_calls_per_peer) {
+      refusal.emplace(ErrorKind::Overloaded,
+                      "max_calls_per_peer (" + std::to_string(options_.limits.max_calls_per_peer) +
+                          ") calls wait for " + quoted(to->name) + " to be reached");
     } else {
       handle.place = std::make_shared<Guarded<CallPlace>>();
       handle.place->lock()->peer = to;
@@ -91,18 +96,13 @@ CallHandle Agent::request(Request&& request, AnswerHandler&& on_answer) {
   } else if (session) {
     request.message.budget_us = budget_us(request.deadline, request.started);
     handle.session = session;
-    handle.id = session->call(std::move(call), std::move(request.message));
+    handle.id = session->call(std::move(call), std::move(request.message), no_room);
+    if (no_room && *no_room) on_answer = std::move(call.on_answer);
   } else {
     watch_deadline(request.deadline);
     seek(to, Patience::Fresh);
   }
   return handle;
-}
-
-std::shared_ptr<Event> Agent::room_for(std::string_view to, std::size_t bytes) {
-  const auto known = find_peer(to);
-  const auto session = known ? known->state.lock()->session : nullptr;
-  return session ? session->room_for(bytes) : nullptr;
 }
 
 void Agent::cancel(const CallHandle& handle, const Error& why) {

@@ -77,8 +77,9 @@ struct PeerReport {
   transport::LinkStats traffic;
   std::size_t outgoing = 0;
   std::size_t incoming = 0;
-  std::size_t put_aside = 0;  // of the incoming: they wait for the peer to take what is queued
-  std::size_t waiting = 0;    // calls that wait for the connection
+  std::size_t put_aside = 0;      // of the incoming: they wait for the peer to take what is queued
+  std::size_t waiting = 0;        // calls that wait for the connection
+  std::size_t waiting_bytes = 0;  // of their arguments
 };
 
 // How much is going on at a node, for those who want to know when nothing is.
@@ -117,12 +118,12 @@ class Agent final : public transport::Host, public SessionEvents {
   void start(transport::Identity identity, Card card, std::vector<transport::Transport*> transports,
              std::shared_ptr<transport::Link> self);
 
-  // Sends a request, connecting first where needed. `on_answer` is called exactly once.
-  CallHandle request(Request&& request, AnswerHandler&& on_answer);
+  // Sends a request, connecting first where needed. `on_answer` is called exactly once. With
+  // `no_room` the request may wait, as in Session::call(): when that is set, nothing was done.
+  CallHandle request(Request&& request, AnswerHandler&& on_answer,
+                     std::shared_ptr<Event>* no_room = nullptr);
   // Completes the call with `why` and tells the callee. No effect once it is answered.
   static void cancel(const CallHandle& handle, const Error& why);
-  // Session::room_for() of that peer; null when there is no connection.
-  std::shared_ptr<Event> room_for(std::string_view to, std::size_t bytes);
 
   // No new calls in or out; everything outstanding fails with `why`; says goodbye. Idempotent.
   void close(Error why);

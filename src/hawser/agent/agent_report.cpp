@@ -36,6 +36,7 @@ std::vector<PeerReport> Agent::report_peers() const {
       auto state = peer->state.lock();
       session = state->session;
       report.waiting = state->waiting.size();
+      report.waiting_bytes = state->waiting_bytes;
       for (const auto& [transport, why] : state->choice) {
         report.choice.push_back(transport + ": " + why);
       }

@@ -50,14 +50,16 @@ class TestNode final : public Workshop, public RequestHandler {
   std::set<transport::Link*> closed_;
 
  public:
-  TestNode(sim::SimWorld& world, sim::SimNetwork& network, Phonebook& book, std::string the_name)
+  TestNode(sim::SimWorld& world, sim::SimNetwork& network, Phonebook& book, std::string the_name,
+           Limits limits = {})
       : world_(world),
         network_(network),
         book_(book),
         name(std::move(the_name)),
         process(world.start_process(name)) {
-    agent = std::make_unique<Agent>(
-        AgentOptions{}, Agent::Surroundings{world.clock(), *process, book, *this, *this});
+    agent =
+        std::make_unique<Agent>(AgentOptions{.detector = {}, .limits = limits},
+                                Agent::Surroundings{world.clock(), *process, book, *this, *this});
     agent->introduce({.name = name, .incarnation = {}, .world = {}, .secret = {}});
     transport = sim::create_sim(network, process, *agent, Limits{});
   }
@@ -80,12 +82,13 @@ class TestNode final : public Workshop, public RequestHandler {
     world_.run_until(world_.now() + 2ms);
   }
 
-  CallHandle call(std::string_view to, Duration budget) {
+  CallHandle call(std::string_view to, Duration budget, std::size_t bytes = 0) {
     Request request{.to = to,
                     .message = {},
                     .started = world_.clock().now(),
                     .deadline = Deadline::after(world_.clock(), budget)};
     request.message.function = "f";
+    request.message.payload.value.resize(bytes);
     request.budget = budget;
     return agent->request(std::move(request),
                           [this](Answer answer) { answers.push_back(std::move(answer)); });
@@ -181,6 +184,24 @@ TEST_F(AgentTest, ConnectsWhenFirstCalled) {
   EXPECT_EQ(activity.busy, 0u);
   EXPECT_EQ(activity.sent, 1u);
   EXPECT_EQ(b_.agent->activity().received, 1u);
+}
+
+TEST_F(AgentTest, CallsThatWaitForSomebodyWhoIsNotThereAreLimited) {
+  Limits limits;
+  limits.max_calls_per_peer = 3;
+  limits.max_bytes_in_flight_per_peer = 100;
+  TestNode narrow(world_, network_, book_, "narrow", limits);
+  narrow.start();
+  narrow.call("nobody", 1s, 60);
+  EXPECT_TRUE(narrow.answers.empty());
+  narrow.call("nobody", 1s, 60);
+  EXPECT_EQ(narrow.only_error(), ErrorKind::Overloaded) << "too many bytes";
+  narrow.answers.clear();
+  for (int i = 0; i < 2; ++i) narrow.call("nobody", 1s);
+  EXPECT_TRUE(narrow.answers.empty());
+  narrow.call("nobody", 1s);
+  EXPECT_EQ(narrow.only_error(), ErrorKind::Overloaded) << "too many calls";
+  EXPECT_EQ(report_of(narrow, "nobody").waiting, 3u);
 }
 
 TEST_F(AgentTest, CallsItself) {

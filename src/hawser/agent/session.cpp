@@ -17,6 +17,9 @@ struct Overloaded : Fs... {
 template <class... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;  // clang 14 needs to be told
 
+// How long a round trip that was measured will do while the link is in use.
+constexpr Duration kMeasuredFor = std::chrono::seconds(5);
+
 std::int64_t nanoseconds(TimePoint at) { return at.time_since_epoch().count(); }
 
 Answer failed(Error error, std::optional<Incarnation> sent_to = std::nullopt) {
@@ -50,7 +53,8 @@ Session::Session(std::shared_ptr<transport::Link> link, const Clock& clock, cons
 
 // ------------------------------------------------------------------------------- calling
 
-CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
+CallId Session::call(OutstandingCall&& call, wire::Call&& message,
+                     std::shared_ptr<Event>* no_room) {
   const Deadline deadline = call.deadline;
   const bool one_way = message.one_way;
   const bool too_much = one_way && backlogged();  // no answer will tell
@@ -68,6 +72,9 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
                                                  std::to_string(limits_.max_bytes_queued_per_peer) +
                                                  ") bytes wait to be sent to '" + peer().name +
                                                  "'");
+    } else if (no_room && !one_way && !tables->has_room(call.bytes, limits_)) {  // FLOW-1
+      *no_room = tables->wanting_room.emplace_back(std::make_shared<Event>());
+      return CallId{};
     } else if (!(id = tables->outgoing.open(call))) {
       refusal.emplace(ErrorKind::Overloaded, "max_calls_per_peer (" +
                                                  std::to_string(limits_.max_calls_per_peer) +
@@ -94,18 +101,6 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message) {
 }
 
 bool Session::send(wire::OutFrame&& frame) { return link_->send(std::move(frame)); }
-
-// FLOW-1
-std::shared_ptr<Event> Session::room_for(std::size_t bytes) {
-  auto tables = tables_.lock();
-  const std::size_t now = tables->outgoing.bytes();
-  if (now == 0 || now + bytes <= limits_.max_bytes_in_flight_per_peer || tables->closed) {
-    return nullptr;
-  }
-  auto room = std::make_shared<Event>();
-  tables->wanting_room.push_back(room);
-  return room;
-}
 
 std::optional<OutstandingCall> Session::take(CallId id) {
   std::vector<std::shared_ptr<Event>> wanting;
@@ -350,6 +345,7 @@ Liveness Session::check_health(TimePoint now) {
   // Bytes of a frame that is still arriving prove life too: a large tensor takes its time.
   const transport::LinkStats traffic = link_->stats();
   const auto pulse = link_->pulse();
+  const std::uint64_t calls = calls_so_far();
   bool heartbeat_due = false;
   Liveness verdict;
   {
@@ -357,7 +353,13 @@ Liveness Session::check_health(TimePoint now) {
     if (traffic.bytes_received != health->bytes_received || (pulse && pulse != health->pulse)) {
       health->detector.heard(now);
     }
-    heartbeat_due = !pulse && traffic.frames_sent == health->frames_sent;
+    const bool measure = !health->measured ||
+                         (calls != health->calls_then && now - *health->measured >= kMeasuredFor);
+    heartbeat_due = measure || (!pulse && traffic.frames_sent == health->frames_sent);
+    if (heartbeat_due) {
+      health->measured = now;
+      health->calls_then = calls;
+    }
     health->bytes_received = traffic.bytes_received;
     health->frames_sent = traffic.frames_sent;
     health->pulse = pulse;
@@ -385,6 +387,11 @@ bool Session::probe(TimePoint now) {
 bool Session::is_silent_since_probe() {
   const std::uint64_t received = link_->stats().bytes_received;
   return std::exchange(health_.lock()->bytes_at_probe, std::nullopt) == received;
+}
+
+std::uint64_t Session::calls_so_far() const {
+  auto tables = tables_.lock();
+  return tables->calls_sent + tables->calls_received;
 }
 
 Duration Session::since_heard(TimePoint now) const {

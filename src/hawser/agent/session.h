@@ -49,8 +49,9 @@ struct CallInFlight {
 // what is known about the peer's health. Open until the link closes; from then on the reason
 // answers every use.
 //
-//   FLOW-1  Who found no room for a large call is woken by every call that leaves afterwards, and
-//           by the end.
+//   FLOW-1  Calls that may wait do not make the bytes of unanswered calls exceed
+//           max_bytes_in_flight_per_peer; who found no room for one is woken by every call that
+//           leaves afterwards, and by the end.
 //   FLOW-2  No call of the peer is started while more than max_bytes_queued_per_peer wait to be
 //           sent to it, and every one that was put aside for that is started when there are fewer.
 //           The peer's frames are read all the same, so that two nodes cannot wait for each other;
@@ -72,10 +73,12 @@ class Session final : public transport::FrameSink,
   // Sends a call. Whatever happens, `call.on_answer` is called exactly once; the id is for
   // cancel(). A one-way call is answered, with nothing, as soon as it is sent. `message.function`
   // need only live until this returns.
-  CallId call(OutstandingCall&& call, wire::Call&& message);
-  // Whether a call with so many bytes may be sent now: null if so, else what happens when it is
-  // worth asking again. A single call that is larger than the limit may be sent alone.
-  std::shared_ptr<Event> room_for(std::size_t bytes);
+  //
+  // With `no_room` the call may wait (FLOW-1): when there is no room for it, nothing is done, both
+  // arguments stay as they are, and `no_room` is what happens when it is worth trying again. A
+  // single call that is larger than the limit is sent alone. A one-way call never waits.
+  CallId call(OutstandingCall&& call, wire::Call&& message,
+              std::shared_ptr<Event>* no_room = nullptr);
   // Completes the call with Cancelled and tells the peer. No effect when it is already answered.
   void cancel(CallId id, const Error& why);
   // False when closed.
@@ -83,7 +86,8 @@ class Session final : public transport::FrameSink,
 
   // Fails and cancels what is overdue; the earliest deadline that remains.
   Deadline sweep(TimePoint now);
-  // Once per heartbeat interval: judges the peer, and sends a heartbeat where one is needed.
+  // Once per heartbeat interval: judges the peer, and sends a heartbeat where one is needed: to
+  // show that we live, or to measure the round trip of a link that is new or has been used since.
   Liveness check_health(TimePoint now);
   // Asks for a sign of life on this very connection; a pulse is none. False when the last one that
   // was asked for has not come yet.
@@ -136,6 +140,11 @@ class Session final : public transport::FrameSink,
     std::uint64_t calls_received = 0;
     std::vector<std::shared_ptr<Event>> wanting_room;
     std::optional<Error> closed;  // the state: open, or closed for this reason
+
+    bool has_room(std::size_t bytes, const Limits& limits) const {
+      const std::size_t unanswered = outgoing.bytes();
+      return unanswered == 0 || unanswered + bytes <= limits.max_bytes_in_flight_per_peer;
+    }
   };
 
   std::shared_ptr<transport::Task> accept_call(wire::InFrame&& frame, wire::ReceivedCall&& call);
@@ -144,6 +153,7 @@ class Session final : public transport::FrameSink,
   bool backlogged() const { return link_->backlogged(limits_.max_bytes_queued_per_peer); }
   void cancel_incoming(CallId id);
   void end(const Error& why);
+  std::uint64_t calls_so_far() const;
   Error lost_error(const std::string& why) const;
 
   const std::shared_ptr<void> keep_alive_;  // what the references below point into; dies last
@@ -162,6 +172,8 @@ class Session final : public transport::FrameSink,
     std::uint64_t bytes_received = 0;  // at the last check
     std::uint64_t frames_sent = 0;
     std::optional<std::uint64_t> pulse{};
+    std::optional<TimePoint> measured{};  // when the round trip was, last
+    std::uint64_t calls_then = 0;
     std::optional<std::uint64_t> bytes_at_probe{};  // received, while a sign of life is asked for
   };
   mutable Guarded<Health> health_;

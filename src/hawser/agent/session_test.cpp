@@ -36,9 +36,11 @@ class RecordingLink final : public transport::Link {
   void close() override { closed = true; }
   std::optional<std::string> close_reason() const override { return std::nullopt; }
   transport::LinkStats stats() const override { return counted; }
+  std::optional<std::uint64_t> pulse() const override { return beat; }
 
   std::deque<wire::InFrame> sent;
   transport::LinkStats counted;
+  std::optional<std::uint64_t> beat;
   bool taken_after_next_look = false;  // the peer takes what is queued
   bool closed = false;
 
@@ -252,6 +254,51 @@ TEST_F(SessionTest, TooManyCallsAreRefused) {
   EXPECT_EQ(only_error(), ErrorKind::Overloaded);
 }
 
+// FLOW-1
+TEST_F(SessionTest, CallsOfAnySizeWaitForRoomWithoutBeingTouched) {
+  limits_.max_bytes_in_flight_per_peer = 100;
+  std::shared_ptr<Event> no_room;
+  const auto offer = [&](std::size_t bytes, bool one_way = false) {
+    OutstandingCall outstanding{
+        .function = "f",
+        .started = clock_.now(),
+        .deadline = Deadline::never(),
+        .bytes = bytes,
+        .on_answer = [this](Answer answer) { answers_.push_back(std::move(answer)); }};
+    wire::Call message;
+    message.function = "f";
+    message.one_way = one_way;
+    no_room = nullptr;
+    const CallId id = session_->call(std::move(outstanding), std::move(message), &no_room);
+    EXPECT_EQ(static_cast<bool>(outstanding.on_answer), no_room != nullptr);
+    return id;
+  };
+  const CallId alone = offer(1000);
+  EXPECT_FALSE(no_room) << "larger than the limit, and alone";
+  offer(1);
+  ASSERT_TRUE(no_room);
+  const auto told = no_room;
+  EXPECT_FALSE(told->happened());
+  receive(wire::encode(wire::Reply{.id = alone}));
+  EXPECT_TRUE(told->happened());
+  for (int i = 0; i < 100; ++i) {
+    offer(1);
+    EXPECT_FALSE(no_room);
+  }
+  offer(1);
+  EXPECT_TRUE(no_room);
+  EXPECT_EQ(session_->outstanding(), 100u);
+  offer(1, /*one_way=*/true);
+  EXPECT_FALSE(no_room) << "nobody answers it";
+  call();
+  EXPECT_EQ(session_->outstanding(), 101u) << "one that may not wait passes";
+
+  offer(1);
+  const auto at_the_end = no_room;
+  session_->close(Error(ErrorKind::PeerLost, "gone"));
+  EXPECT_TRUE(at_the_end->happened());
+}
+
 // FLOW-2
 TEST_F(SessionTest, ACallIsNotStartedUntilThePeerHasTakenWhatIsQueued) {
   link_->counted.bytes_queued = limits_.max_bytes_queued_per_peer + 1;
@@ -347,6 +394,37 @@ TEST_F(SessionTest, SilenceIsNoticedAndBrokenByHeartbeats) {
   EXPECT_EQ(session_->check_health(clock_.now()), Liveness::Alive);
   clock_.advance(10s);
   EXPECT_EQ(session_->check_health(clock_.now()), Liveness::Lost);
+}
+
+// A link with a pulse needs no heartbeats, but for this.
+TEST_F(SessionTest, TheRoundTripIsMeasuredOnceAndAgainAfterUse) {
+  link_->beat = 1;
+  const auto check = [&] {
+    clock_.advance(1s);
+    ++*link_->beat;
+    EXPECT_EQ(session_->check_health(clock_.now()), Liveness::Alive);
+  };
+  const auto measured = [&](Duration round_trip) {
+    const auto asked = take_sent<wire::Heartbeat>();
+    clock_.advance(round_trip);
+    receive(wire::encode(wire::HeartbeatEcho{asked.sent_at_ns, 0}));
+    EXPECT_EQ(session_->round_trip(), round_trip);
+  };
+  EXPECT_FALSE(session_->round_trip());
+  check();
+  measured(3ms);
+  for (int i = 0; i < 20; ++i) check();
+  EXPECT_TRUE(link_->sent.empty()) << "nobody uses it";
+
+  call();
+  take_sent<wire::ReceivedCall>();
+  check();
+  measured(2ms);
+  receive_call(CallId{5})->run();
+  for (int i = 0; i < 4; ++i) check();
+  EXPECT_TRUE(link_->sent.empty()) << "so soon";
+  check();
+  measured(4ms);
 }
 
 TEST_F(SessionTest, AProbeIsAnsweredByAnythingThatArrives) {

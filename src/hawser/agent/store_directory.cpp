@@ -26,8 +26,9 @@ std::string random_hex(Random& random, std::size_t bytes) {
   return text;
 }
 
-std::uint64_t parse_number(const std::string& text) {
-  std::uint64_t value = 0;
+template <class Number>
+Number parse_number(const std::string& text) {
+  Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
     throw Error(ErrorKind::Invalid, "not a number: '" + text + "'");
@@ -59,8 +60,8 @@ Card read_card(const std::string& text) {
       !std::getline(lines, incarnation)) {
     throw Error(ErrorKind::Invalid, "the directory holds something that is not a card");
   }
-  card.rank = static_cast<std::uint32_t>(parse_number(rank));
-  card.incarnation = Incarnation{parse_number(incarnation)};
+  card.rank = parse_number<std::uint32_t>(rank);
+  card.incarnation = Incarnation{parse_number<std::uint64_t>(incarnation)};
   for (std::string endpoint; std::getline(lines, endpoint);) {
     card.endpoints.push_back(std::move(endpoint));
   }
@@ -111,7 +112,10 @@ WorldId StoreDirectory::agree_on_world(Random& random) {
     throw Error(ErrorKind::Invalid, "the store holds a world id that is none of ours");
   }
   for (std::size_t i = 0; i < world.bytes.size(); ++i) {
-    std::from_chars(text.data() + 2 * i, text.data() + 2 * i + 2, world.bytes[i], 16);
+    const char* const end = text.data() + 2 * i + 2;
+    if (std::from_chars(end - 2, end, world.bytes[i], 16).ptr != end) {
+      throw Error(ErrorKind::Invalid, "the store holds a world id that is none of ours");
+    }
   }
   return world;
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -75,6 +76,38 @@ TEST_F(LogTest, AnyThreadMayLog) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(lines_.size(), 200u);
+}
+
+// A process of its own, in which nobody has called configure(): what the environment says is read
+// when the first line is logged, and lines go to standard error.
+class LogEnvironment : public testing::Test {
+ protected:
+  LogEnvironment() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  ~LogEnvironment() override { ::unsetenv("HAWSER_LOG"); }
+  static void log_and_exit() {
+    Line(Level::Debug, "wire") << "finest";
+    Line(Level::Info, "wire") << "fine";
+    Line(Level::Debug, "transport") << "deeper";
+    Line(Level::Warning, "wire") << "loud";
+    std::exit(0);
+  }
+};
+
+TEST_F(LogEnvironment, SetsTheLevels) {
+  ::setenv("HAWSER_LOG", "info,transport=debug", 1);
+  EXPECT_EXIT(log_and_exit(), testing::ExitedWithCode(0),
+              "^[^\n]* info wire: fine\n[^\n]* debug transport: deeper\n"
+              "[^\n]* warning wire: loud\n$");
+}
+
+TEST_F(LogEnvironment, LeavesWarningsWhereItSaysNothing) {
+  ::unsetenv("HAWSER_LOG");
+  EXPECT_EXIT(log_and_exit(), testing::ExitedWithCode(0), "^[^\n]* warning wire: loud\n$");
+}
+
+TEST_F(LogEnvironment, IsComplainedAboutWhereItMakesNoSense) {
+  ::setenv("HAWSER_LOG", "deafening", 1);
+  EXPECT_EXIT(log_and_exit(), testing::ExitedWithCode(0), "deafening");
 }
 
 }  // namespace

@@ -364,6 +364,13 @@ py::dict inspect(NodeCore& core) {
   crew["tasks_run"] = report.crew.tasks_run;
   crew["refused"] = report.crew.refused;
   out["crew"] = std::move(crew);
+  py::dict memory;
+  memory["lent"] = report.memory.lent;
+  memory["kept"] = report.memory.kept;
+  memory["adopted"] = report.memory.adopted;
+  memory["shared"] = report.memory.shared;
+  memory["to_send"] = report.memory.to_send;
+  out["memory"] = std::move(memory);
   out["connections_turned_away"] = report.connections_turned_away;
   out["shutdown_waits_for"] = report.shutdown_waits_for;
   out["functions"] = report.functions;

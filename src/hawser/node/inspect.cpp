@@ -62,8 +62,9 @@ std::string NodeReport::to_text() const {
   out << "threads: " << crew.threads << " (" << crew.running << " in handlers, " << crew.parked
       << " parked), queued " << crew.queued << ", run " << crew.tasks_run << ", refused "
       << crew.refused << '\n';
-  out << "memory: " << bytes(memory.bytes_lent) << " in use, " << bytes(memory.bytes_kept)
-      << " kept for reuse\n";
+  out << "memory: " << bytes(memory.lent + memory.adopted) << " in use, " << bytes(memory.adopted)
+      << " of it in arenas of peers, " << bytes(memory.kept) << " kept for reuse, "
+      << bytes(memory.shared) << " shared, " << bytes(memory.to_send) << " to be sent\n";
   if (connections_turned_away) {
     out << "connections turned away: " << connections_turned_away << '\n';
   }

@@ -72,6 +72,17 @@ std::string read_token_file(const std::string& path) {
   return token;
 }
 
+MemoryReport report_memory(const BufferPool::Usage& pool,
+                           const std::vector<agent::PeerReport>& peers) {
+  MemoryReport memory{.lent = pool.bytes_lent, .kept = pool.bytes_kept};
+  for (const agent::PeerReport& peer : peers) {
+    memory.adopted += peer.traffic.bytes_adopted;
+    memory.shared += peer.traffic.bytes_shared;
+    memory.to_send += peer.traffic.bytes_queued + peer.waiting_bytes;
+  }
+  return memory;
+}
+
 void run_operator(const CallContext& context) {
   agent::IncomingCall& call = *context.call();
   std::vector<c10::IValue> stack;
@@ -452,19 +463,6 @@ bool Node::Machinery::close(Duration patience) {
 
 // ------------------------------------------------------------------------------- calls
 
-// Small calls are bounded by their number (max_calls_per_peer).
-bool Node::Machinery::await_room(std::string_view to, const wire::Payload& payload,
-                                 Deadline deadline, TimePoint& now) {
-  constexpr std::size_t kLarge = 64 * 1024;
-  const std::size_t bytes = payload.total_bytes();
-  if (bytes < kLarge) return true;
-  while (const auto room = agent_->room_for(to, bytes)) {
-    if (!crew_->wait(*room, deadline)) return false;
-    now = clock_.now();
-  }
-  return true;
-}
-
 agent::CallHandle Node::Machinery::request(agent::Request&& request,
                                            agent::AnswerHandler&& handler) {
   wire::Call& message = request.message;
@@ -476,7 +474,21 @@ agent::CallHandle Node::Machinery::request(agent::Request&& request,
     // Odd, so never None; steps of two, so that no two calls share one.
     message.chain = ChainId{(chain_base_ + chains_.fetch_add(2, std::memory_order_relaxed)) | 1};
   }
-  return agent_->request(std::move(request), std::move(handler));
+  for (;;) {
+    std::shared_ptr<Event> no_room;
+    agent::CallHandle handle = agent_->request(std::move(request), std::move(handler), &no_room);
+    if (!no_room) return handle;
+    if (!crew_->wait(*no_room, request.deadline)) {
+      agent::Answer answer;
+      answer.error.emplace(
+          Error(ErrorKind::Overloaded,
+                "no room for the call in time: max_bytes_in_flight_per_peer are unanswered")
+              .about(request.to, message.function));
+      handler(std::move(answer));
+      return {};
+    }
+    request.started = clock_.now();
+  }
 }
 
 void Node::Machinery::notice(std::string_view to, wire::Call message,
@@ -646,7 +658,7 @@ NodeReport Node::Machinery::report() const {
   report.peers = agent_->report_peers();
   report.calls = agent_->list_calls();
   report.crew = crew_->stats();
-  report.memory = pool_->usage();
+  report.memory = report_memory(pool_->usage(), report.peers);
   report.connections_turned_away = agent_->turned_away();
   report.shutdown_waits_for = departure_waits_for();
   report.autograd = autograd_->count();

@@ -68,9 +68,7 @@ class Node::Machinery final : public agent::Workshop,
   Duration call_timeout() const { return call_timeout_.load(std::memory_order_relaxed); }
   void set_call_timeout(Duration timeout) { call_timeout_.store(timeout); }
 
-  // False when there was none until the deadline. Brings `now` up to date if it took a while.
-  bool await_room(std::string_view to, const wire::Payload& payload, Deadline deadline,
-                  TimePoint& now);
+  // Waits until there is room for it, at most until its deadline.
   agent::CallHandle request(agent::Request&& request, agent::AnswerHandler&& handler);
   void notice(std::string_view to, wire::Call message, agent::AnswerHandler on_sent);
   NodeReport report() const;

@@ -54,7 +54,11 @@ Node& Node::current() {
 Node* Node::find_current() {
   if (const CallContext* serving = current_call()) return &serving->node();
   auto nodes = open_nodes().lock();
-  return nodes->empty() ? nullptr : nodes->front();
+  if (nodes->empty()) return nullptr;
+  const auto here = std::find_if(nodes->begin(), nodes->end(), [](const Node* node) {
+    return node->machinery_->crew()->runs_task();
+  });
+  return here == nodes->end() ? nodes->front() : *here;
 }
 
 void Node::serve_function(std::shared_ptr<Function> function) {
@@ -119,15 +123,6 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, Writte
                                       agent::AnswerHandler&& on_answer,
                                       const wire::ReferenceTicket* creates) {
   machinery_->refuse_if_inherited();
-  if (!machinery_->await_room(to, call.payload, timing.deadline, timing.now)) {
-    agent::Answer answer;
-    answer.error =
-        Error(ErrorKind::Overloaded,
-              "no room for the call in time: max_bytes_in_flight_per_peer are unanswered")
-            .about(std::string(to), call.function);
-    on_answer(std::move(answer));
-    return nullptr;
-  }
   wire::Notes notes;
   if (trace::is_watched()) notes.trace = trace_call(to, call, creates != nullptr, on_answer);
   if (const auto context = engine::current_context()) {

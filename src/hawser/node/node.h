@@ -93,8 +93,8 @@ class Node {
   // Calls `function` on the node of that name (this one included; a call to oneself copies like any
   // other). A name with "::" in it is a libtorch operator, such as "aten::add": its overload is
   // chosen here, and the callee runs it without any registration. Never blocks for the network,
-  // except that a large call waits for room while Limits::max_bytes_in_flight_per_peer are
-  // unanswered; it fails with Overloaded when there is none in time.
+  // except that it waits for room while Limits::max_bytes_in_flight_per_peer are unanswered; it
+  // fails with Overloaded when there is none in time.
   //
   // Tensors are not copied before they are sent: do not write to them until the future is settled.
   // Everything else has been copied when this returns.
@@ -230,8 +230,9 @@ class Node {
   void set_call_timeout(Duration timeout);
   Duration call_timeout() const;
 
-  // The node of the call that this thread serves, else the process's default node (the oldest that
-  // is open). Throws Error(Invalid) when there is none.
+  // The node of the call that this thread serves, else the one whose future has called back here,
+  // else the process's default node (the oldest that is open). Throws Error(Invalid) when there is
+  // none.
   static Node& current();
   // The same; null when there is none.
   static Node* find_current();

@@ -6,12 +6,16 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <future>
 #include <latch>
 #include <thread>
 
 #include "hawser/node/coroutine.h"
 #include "tests/support/memory_store.h"
+#include "tests/support/process.h"
+#include "tests/support/test_certificates.h"
 
 namespace hawser {
 namespace {
@@ -28,6 +32,13 @@ ErrorKind kind_of(const std::function<void()>& action) {
   return ErrorKind::Invalid;
 }
 
+const agent::PeerReport& peer_of(const NodeReport& report, const std::string& name) {
+  const auto found = std::find_if(report.peers.begin(), report.peers.end(),
+                                  [&](const auto& peer) { return peer.name == name; });
+  if (found == report.peers.end()) throw std::runtime_error("no peer '" + name + "'");
+  return *found;
+}
+
 struct Point {
   double x = 0;
   std::int64_t y = 0;
@@ -42,15 +53,20 @@ class TwoNodes : public ::testing::TestWithParam<std::string> {
     options.name = name;
     options.store = store_;
     options.transports = {GetParam()};
+    if (GetParam() == "tls") {
+      options.transports = {"tcp"};
+      options.tls = authority_.issue(name);
+    }
     options.call_timeout = 20s;
     return options;
   }
   std::shared_ptr<testing::MemoryStore> store_ = std::make_shared<testing::MemoryStore>();
+  testing::TestAuthority authority_;
   Node a_{options("a")};
   Node b_{options("b")};
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, TwoNodes, ::testing::Values("shm", "tcp"));
+INSTANTIATE_TEST_SUITE_P(Transports, TwoNodes, ::testing::Values("shm", "tcp", "tls"));
 
 TEST_P(TwoNodes, CallWithTensorsAndNumbers) {
   b_.serve("scale", [](at::Tensor x, double k) { return x * k; });
@@ -208,6 +224,24 @@ TEST_P(TwoNodes, LargeCallsWaitForRoomAndGiveUpWithOverloaded) {
   EXPECT_EQ(served, 2);
 }
 
+// FLOW-1: more is sent than may be in flight, in calls that are small.
+TEST_P(TwoNodes, SmallCallsWaitForRoomToo) {
+  NodeOptions narrow = options("narrow");
+  narrow.limits.max_bytes_in_flight_per_peer = 64 * 1024;
+  Node node(narrow);
+  b_.serve("length", [](const std::string& text) { return text.size(); });
+  const std::string text(1000, 'x');
+  std::vector<Future<std::size_t>> lengths;
+  std::size_t most = 0;
+  for (int i = 0; i < 2000; ++i) {
+    lengths.push_back(node.call<std::size_t>("b", "length", text));
+    if (i == 0) lengths.front().get();  // connected: nothing waits for that
+    most = std::max(most, node.inspect().calls.size());
+  }
+  for (const auto& length : lengths) EXPECT_EQ(length.get(), text.size());
+  EXPECT_LE(most * text.size(), narrow.limits.max_bytes_in_flight_per_peer);
+}
+
 TEST_P(TwoNodes, AClosedPeerFailsCallsAtOnce) {
   std::latch started(1), cancelled(1);
   b_.serve("hang", [&](const CallContext& context) {
@@ -238,13 +272,133 @@ TEST_P(TwoNodes, InspectShowsPeersAndTransport) {
   b_.serve("f", [] {});
   a_.call<void>("b", "f").get();
   const NodeReport report = a_.inspect();
-  const auto b = std::find_if(report.peers.begin(), report.peers.end(),
-                              [](const auto& peer) { return peer.name == "b"; });
-  ASSERT_NE(b, report.peers.end());
-  EXPECT_EQ(b->transport, GetParam());
-  EXPECT_EQ(b->state, "connected");
-  EXPECT_GE(b->traffic.frames_sent, 1u);
+  const agent::PeerReport& b = peer_of(report, "b");
+  EXPECT_EQ(b.transport, GetParam());
+  EXPECT_EQ(b.state, "connected");
+  EXPECT_GE(b.traffic.frames_sent, 1u);
   EXPECT_NE(report.to_text().find("by " + GetParam()), std::string::npos);
+}
+
+TEST_P(TwoNodes, EveryConnectionHasARoundTripSoonWhetherOrNotItIsUsed) {
+  NodeOptions brisk = options("brisk");
+  brisk.failure_detector.heartbeat_interval = 20ms;
+  Node node(brisk);
+  node.connect("b");
+  EXPECT_TRUE(testing::eventually(
+      [&] { return peer_of(node.inspect(), "b").round_trip > Duration::zero(); }));
+  const NodeReport report = node.inspect();
+  EXPECT_NE(report.to_text().find(", round trip "), std::string::npos) << report.to_text();
+}
+
+TEST_P(TwoNodes, InspectShowsCallsAtBothEndsAndWhoRunsThem) {
+  std::latch started(1), go_on(1);
+  b_.serve("hold", [&] {
+    started.count_down();
+    go_on.wait();
+  });
+  const auto held = a_.call<void>({.to = "b", .timeout = 15s}, "hold");
+  started.wait();
+  const NodeReport caller = a_.inspect();
+  const NodeReport callee = b_.inspect();
+  ASSERT_EQ(caller.calls.size(), 1u);
+  ASSERT_EQ(callee.calls.size(), 1u);
+  for (const NodeReport* report : {&caller, &callee}) {
+    const agent::CallInFlight& call = report->calls.front();
+    EXPECT_EQ(call.function, "hold");
+    EXPECT_EQ(call.id, caller.calls.front().id);
+    EXPECT_NE(call.id, CallId{});
+    EXPECT_EQ(call.incoming, report == &callee);
+    EXPECT_EQ(call.peer, call.incoming ? "a" : "b");
+    EXPECT_GT(call.age, Duration::zero());
+    ASSERT_TRUE(call.remaining);
+    EXPECT_GT(*call.remaining, Duration::zero());
+    EXPECT_LE(*call.remaining, 15s);
+    const std::string line = std::string(call.incoming ? "from a" : "to b") + "  hold  #" +
+                             std::to_string(number(call.id)) + ", for ";
+    EXPECT_NE(report->to_text().find(line), std::string::npos) << report->to_text();
+    EXPECT_NE(report->to_text().find(" left\n"), std::string::npos) << report->to_text();
+  }
+  EXPECT_GE(callee.crew.threads, 2u);
+  EXPECT_EQ(callee.crew.running, 1u);
+  EXPECT_EQ(callee.crew.queued, 0u);
+  EXPECT_NE(callee.to_text().find("(1 in handlers, "), std::string::npos) << callee.to_text();
+  go_on.count_down();
+  held.get();
+  EXPECT_TRUE(a_.inspect().calls.empty());
+  EXPECT_TRUE(testing::eventually([&] { return b_.inspect().crew.running == 0; }));
+  EXPECT_GE(b_.inspect().crew.tasks_run, 1u);
+}
+
+TEST_P(TwoNodes, InspectShowsTheMemoryOfWhatWasReceivedAndWhatWaits) {
+  constexpr std::size_t kBytes = 4 << 20;
+  at::Tensor kept;
+  b_.serve("keep", [&](at::Tensor x) { kept = x; });
+  const at::Tensor x = at::ones({static_cast<std::int64_t>(kBytes)}, at::kByte);
+  a_.call<void>("b", "keep", x).get();
+  const MemoryReport holding = b_.inspect().memory;
+  if (GetParam() == "shm") {
+    EXPECT_EQ(holding.adopted, kBytes);
+    EXPECT_GE(holding.shared, kBytes);
+    EXPECT_NE(b_.inspect().to_text().find("4.0 MiB of it in arenas of peers"), std::string::npos)
+        << b_.inspect().to_text();
+  } else {
+    EXPECT_EQ(holding.adopted, 0u);
+    EXPECT_GE(holding.lent, kBytes);
+  }
+  kept.reset();
+  EXPECT_EQ(b_.inspect().memory.adopted, 0u);
+  EXPECT_LT(b_.inspect().memory.lent, kBytes);
+
+  EXPECT_EQ(a_.inspect().memory.to_send, 0u);
+  const auto waiting = a_.call<void>("nobody", "keep", x);
+  EXPECT_GE(a_.inspect().memory.to_send, kBytes);
+  EXPECT_NE(a_.inspect().to_text().find(", 4.0 MiB to be sent"), std::string::npos)
+      << a_.inspect().to_text();
+  waiting.cancel();
+  EXPECT_EQ(a_.inspect().memory.to_send, 0u);
+}
+
+// ------------------------------------------------------------------------------- the current node
+
+TEST(CurrentNode, IsTheOldestThatIsOpenAndElseAnError) {
+  EXPECT_EQ(Node::find_current(), nullptr);
+  try {
+    Node::current();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::Invalid);
+    EXPECT_NE(error.message().find("there is no node in this process"), std::string::npos);
+  }
+  const auto store = std::make_shared<testing::MemoryStore>();
+  NodeOptions options;
+  options.store = store;
+  options.name = "first";
+  Node first(options);
+  options.name = "second";
+  Node second(options);
+  EXPECT_EQ(&Node::current(), &first);
+  first.close();
+  EXPECT_EQ(&Node::current(), &second);
+  second.close();
+  EXPECT_EQ(Node::find_current(), nullptr);
+}
+
+TEST_P(TwoNodes, TheCurrentNodeIsTheOneWhoseFunctionOrCallbackRuns) {
+  EXPECT_EQ(&Node::current(), &a_) << "the oldest";
+  b_.serve("whose", [] { return Node::current().name(); });
+  EXPECT_EQ(a_.call<std::string>("b", "whose").get(), "b");
+  EXPECT_EQ(b_.call<std::string>("b", "whose").get(), "b");
+  const auto here = [](const std::string&) { return Node::current().name(); };
+  EXPECT_EQ(b_.call<std::string>("b", "whose").then(here).get(), "b");
+  EXPECT_EQ(a_.call<std::string>("b", "whose").then(here).get(), "a");
+  const auto settled = b_.call<std::string>("b", "whose");
+  settled.get();
+  EXPECT_EQ(settled.then(here).get(), "b") << "attached when it was there already";
+  std::promise<std::string> after_failure;
+  b_.call<void>("b", "unheard_of").on_settled([&](const auto&) {
+    after_failure.set_value(Node::current().name());
+  });
+  EXPECT_EQ(after_failure.get_future().get(), "b");
 }
 
 // ------------------------------------------------------------------------------- leaving together

@@ -27,8 +27,9 @@ struct LinkStats {
   std::uint64_t frames_received = 0;
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
-  std::size_t bytes_queued = 0;  // accepted by send(), and neither written nor taken by the peer
-  std::size_t bytes_shared = 0;  // shm: mapped for this link
+  std::size_t bytes_queued = 0;   // accepted by send(), and neither written nor taken by the peer
+  std::size_t bytes_shared = 0;   // shm: mapped for this link
+  std::size_t bytes_adopted = 0;  // shm: of the peer's arena, in received tensors that are alive
 };
 
 // One established connection between two incarnations of two nodes: the contract that every

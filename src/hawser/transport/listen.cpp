@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "hawser/base/error.h"
+#include "hawser/base/log.h"
 
 namespace hawser::transport {
 
@@ -36,6 +38,20 @@ Addresses resolve(const std::string& host, std::uint16_t port) {
                 "cannot resolve " + where(host, port) + ": " + ::gai_strerror(error));
   }
   return Addresses(found, &::freeaddrinfo);
+}
+
+// A host's own name often means loopback to itself, and another address to all others.
+void warn_of_loopback(const std::string& host, const addrinfo& address) {
+  if (host.find("localhost") != host.npos || host.find("loopback") != host.npos) return;
+  std::array<char, NI_MAXHOST> numeric{};
+  if (::getnameinfo(address.ai_addr, address.ai_addrlen, numeric.data(), numeric.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0) {
+    return;
+  }
+  const std::string_view found(numeric.data());
+  if (found == host || !(found.starts_with("127.") || found == "::1")) return;
+  log::Line(log::Level::Warning, "transport")
+      << "'" << host << "' is " << found << " on this host: others cannot reach it there";
 }
 
 bool accepts_connections(const addrinfo& address, Duration patience) {
@@ -81,6 +97,7 @@ Descriptor listen_on(const std::string& host, std::uint16_t port) {
     if (socket) ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     if (socket && ::bind(socket.get(), at->ai_addr, at->ai_addrlen) == 0 &&
         ::listen(socket.get(), SOMAXCONN) == 0) {
+      warn_of_loopback(host, *at);
       return socket;
     }
     why = std::strerror(errno);

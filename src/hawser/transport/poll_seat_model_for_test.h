@@ -14,6 +14,10 @@
 // posts tasks, hands, and a waiter. The seat is the real PollSeat. Each step of a thread in the
 // model is one atomic operation, or one critical section, of the real one. poll_seat_model_test.cpp
 // runs it through every interleaving.
+//
+// What changes nothing that others see is not in it: a waiter that asks a hand for the seat
+// (Crew::ask_for_seat) is one that tries to take it later, and a hand that looks on for longer
+// (Crew::Expectation) one that is slow to leave; it may leave at any time here.
 namespace hawser::transport::model {
 
 using State = PollSeat::State;
@@ -30,6 +34,9 @@ enum class Fault {
   WaiterInheritsQuietly,   // does not ring for tasks left to the hand whose seat it gets
   StopTickWithoutAsking,   // does not compare lends after stopping the tick
   TrustTheAnchorOnceSeen,  // goes into user code because somebody else was awake a moment ago
+  GiveBackQuietly,         // does not ring for tasks left to the hand whose seat it gives back
+  SleepWithWorkLeft,       // a helper sleeps although it has read work of its own
+  MissTheTheft,            // a helper polls on after its work, whether or not it still has the seat
 };
 
 struct Settings {
@@ -42,6 +49,8 @@ struct Settings {
   std::uint8_t waits = 0;
   std::uint8_t nested = 0;  // waits inside handlers
   bool freezing = false;    // the producer of replies may be stopped for good at any point
+  bool sleeping = false;    // waits may be Crew::sleep(), which gives back a seat that was lent
+  bool helping = false;     // the waiter is a helper: a reply that it reads is work for it
 };
 
 // clang-format off
@@ -60,8 +69,9 @@ enum class At : std::uint8_t {
   Arm, ArmedReplies, ArmedRequests, ArmedTasks, Leave, VacateArm, VacateReplies, VacateRequests,
   Vacate, VacateRing,
   // A waiter, also a hand in user code.
-  Idle, Reclaim, SeeAway, StealToWait, Take, WaitDisarm, InheritTasks, WaitReplies, WaitRequests,
-  HandOver, HandOverNudge, HandOverRing, Lend, SleepOnEvent,
+  Idle, GiveBack, Reclaim, SeeAway, StealToWait, Take, WaitDisarm, InheritTasks, GiveBackTasks,
+  StayDisarm, WaitReplies, WaitRequests, HandOver, HandOverNudge, HandOverRing, HelpLend, Lend,
+  SleepOnEvent, Help,
 };
 // clang-format on
 
@@ -77,7 +87,7 @@ struct Thread {
   At after_wait = At::Idle;  // where the waiter's user code goes on
   std::uint8_t needs = 0;    // replies that must have come before it stops waiting
   bool flag = false;         // something was there while vacating; the seat was stolen in a tick
-  bool brief = false;
+  bool brief = false;        // what it runs, the work of a helper too
 };
 
 constexpr std::size_t kHands = 3;
@@ -93,10 +103,11 @@ struct World {
   bool timer = false, tick = false;
   bool lent_since_tick = false, lent_since_asked = false;  // what counting lends() tells the anchor
   std::uint8_t waits_left = 0, nested_left = 0, hands = 0;
+  std::uint8_t work = 0;  // that the helper has read and not yet done
   Sender reply_sender, request_sender;
   Sender poster;
   std::array<Thread, kHands + 1> threads;
-  std::array<std::uint8_t, 6> padding{};  // worlds are compared and hashed as bytes
+  std::array<std::uint8_t, 5> padding{};  // worlds are compared and hashed as bytes
 
   bool operator==(const World& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
@@ -447,8 +458,10 @@ class Steps {
 
   // After the seat was lent.
   void start_user_code(World next, std::size_t who) {
-    if (next.threads[who].needs != 0) return end_wait(next, who);
-    go(next, who, At::BriefUserCode);
+    const Thread& me = next.threads[who];
+    if (me.needs == 0) return go(next, who, At::BriefUserCode);
+    if (me.brief && who == kWaiter) return go(next, who, At::Help);
+    end_wait(next, who);
   }
 
   void in_user_code(std::size_t who) {
@@ -459,7 +472,7 @@ class Steps {
       --nesting.nested_left;
       nesting.threads[who].after_wait = me.at;
       nesting.threads[who].needs = settings_.replies;
-      go(nesting, who, begin_wait(who), Kind::May);
+      begin_wait(nesting, who);
     }
     ++next.lookouts;
     go(next, who,
@@ -523,7 +536,7 @@ class Steps {
   // There was something, so the sitter goes on; a waiter may also leave it to a hand.
   void stay(const World& next, std::size_t who) {
     if (next.threads[who].needs == 0) return go(next, who, At::Lead);
-    go(next, who, At::WaitDisarm);
+    go(next, who, At::StayDisarm);
     go(next, who, At::VacateArm);
   }
 
@@ -535,8 +548,17 @@ class Steps {
       case At::Idle:
         if (next.waits_left == 0) return;
         me.needs = static_cast<std::uint8_t>(settings_.waits - --next.waits_left);
-        if (next.received >= me.needs) me.needs = 0;
-        return go(next, who, me.needs == 0 ? At::Idle : begin_wait(who), Kind::May);
+        if (next.received < me.needs) return begin_wait(next, who);
+        me.needs = 0;
+        return go(next, who, At::Idle, Kind::May);
+      case At::GiveBack: {
+        const bool mine = on_seat(
+            next, [&](auto& seat) { return seat.reclaim(sitter(who), State::WaiterPolls); });
+        return go(next, who, mine ? At::GiveBackTasks : At::SleepOnEvent);
+      }
+      case At::GiveBackTasks:
+        if (can_serve(next) && !faulty(Fault::GiveBackQuietly)) next.bell = true;
+        return go(next, who, At::Arm);
       case At::Reclaim:
       case At::SeeAway:
       case At::StealToWait:
@@ -548,11 +570,15 @@ class Steps {
       case At::InheritTasks:
         if (can_serve(next) && !faulty(Fault::WaiterInheritsQuietly)) next.bell = true;
         return go(next, who, At::WaitReplies);
+      case At::StayDisarm:
+        next.sleeping = false;
+        return go(next, who, At::WaitReplies);
       case At::WaitReplies:
         if (happened) get_up(who);
+        if (is_helper(who) && next.work > 0) start_to_help(who);
         if (next.replies == 0) return go(next, who, At::WaitRequests);
         --next.replies;
-        ++next.received;
+        ++(is_helper(who) ? next.work : next.received);
         return go(next, who, At::WaitReplies);
       case At::WaitRequests:
         if (next.requests == 0) return get_up(who);
@@ -567,16 +593,41 @@ class Steps {
       case At::HandOverRing:
         next.bell = true;
         return go(next, who, At::Arm);
+      case At::HelpLend:
       case At::Lend:
+        if (me.at == At::HelpLend) me.brief = true;
         on_seat(next, [](auto& seat) { return seat.lend(), 0; });
         return go(next, who, At::TickA);
+      case At::Help:
+        next.received += std::exchange(next.work, 0);
+        if (std::exchange(me.brief, false) && faulty(Fault::MissTheTheft)) {
+          return go(next, who, At::WaitReplies, Kind::May);
+        }
+        return go(next, who, sits_down_by(who), Kind::May);
       default:
-        if (happened) end_wait(next, who);
+        if (happened) return end_wait(next, who);
+        if (is_helper(who) && next.work > 0 && !faulty(Fault::SleepWithWorkLeft)) {
+          go(next, who, At::Help);
+        }
     }
   }
 
+  bool is_helper(std::size_t who) const { return settings_.helping && who == kWaiter; }
+
+  // Lends the seat meanwhile, or vacates it first; or has read it when it was about to leave.
+  void start_to_help(std::size_t who) {
+    go(world_, who, At::HelpLend);
+    go(world_, who, At::VacateArm);
+    go(world_, who, At::Arm);
+  }
+
+  void begin_wait(const World& next, std::size_t who) {
+    go(next, who, sits_down_by(who), Kind::May);
+    if (settings_.sleeping) go(next, who, At::GiveBack, Kind::May);
+  }
+
   // Only its own lend() can make reclaim() succeed, so that no other step can change its outcome.
-  At begin_wait(std::size_t who) const {
+  At sits_down_by(std::size_t who) const {
     return world_.seat >> 32 == sitter(who) ? At::Reclaim : At::SeeAway;
   }
 

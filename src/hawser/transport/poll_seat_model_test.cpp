@@ -88,6 +88,9 @@ std::optional<std::string> complaint(const Settings& settings, const World& worl
   if (world.replies > 0 && world.reply_sender.at != At::Frozen) {
     return "SEAT-1: a reply lies in its ring";
   }
+  if (world.work > 0 && world.threads[kWaiter].at == At::SleepOnEvent) {
+    return "CREW-5: a helper sleeps beside its work";
+  }
   return std::nullopt;
 }
 
@@ -209,6 +212,19 @@ TEST(PollSeatModel, AProducerThatIsStopped) {
   expect_sound({.replies = 1, .requests = 1, .freezing = true});
 }
 
+TEST(PollSeatModel, AWaiterThatGivesTheSeatBack) {
+  expect_sound({.replies = 2, .waits = 2, .sleeping = true});
+  expect_sound({.replies = 1, .tasks = 1, .nested = 1, .sleeping = true});
+  if (kSlow) GTEST_SKIP() << "millions of states more";
+  expect_sound({.replies = 1, .tasks = 1, .waits = 1, .sleeping = true});
+}
+
+TEST(PollSeatModel, AHelper) {
+  expect_sound({.replies = 2, .waits = 2, .helping = true});
+  if (kSlow) GTEST_SKIP() << "millions of states more";
+  expect_sound({.replies = 1, .tasks = 1, .waits = 1, .helping = true});
+}
+
 // The search is worth something only if it finds what is wrong.
 void expect_found(const Settings& settings, std::string_view what) {
   const Findings findings = explore(settings);
@@ -247,6 +263,23 @@ TEST(PollSeatModelFaults, InheritingTasksQuietly) {
 }
 TEST(PollSeatModelFaults, StoppingTheTickWithoutAsking) {
   expect_found({.fault = Fault::StopTickWithoutAsking, .replies = 3, .waits = 2}, "a reply lies");
+}
+TEST(PollSeatModelFaults, GivingTheSeatBackQuietly) {
+  expect_found({.fault = Fault::GiveBackQuietly,
+                .max_threads = 3,
+                .replies = 1,
+                .tasks = 2,
+                .nested = 1,
+                .sleeping = true},
+               "a task lies");
+}
+TEST(PollSeatModelFaults, SleepingWithWorkLeft) {
+  expect_found({.fault = Fault::SleepWithWorkLeft, .replies = 1, .waits = 1, .helping = true},
+               "CREW-5");
+}
+TEST(PollSeatModelFaults, MissingTheTheftOfTheSeat) {
+  expect_found({.fault = Fault::MissTheTheft, .replies = 2, .waits = 2, .helping = true},
+               "not its own");
 }
 TEST(PollSeatModelFaults, TrustingAnAnchorThatWasThereAMomentAgo) {
   expect_found({.fault = Fault::TrustTheAnchorOnceSeen, .tasks = 2}, "CREW-1");

@@ -40,7 +40,7 @@ struct AdoptedBlock {
 };
 
 // The receiver's end of an arena. Used by the holder of the poll seat, except hand_back() and
-// bytes_mapped(). The blocks it gives out are independent of it.
+// the counts of bytes. The blocks it gives out are independent of it.
 class InboundArena {
  public:
   // `limit`: what the peer may share in all. Up to `adopt_at_most` bytes are used in place at a

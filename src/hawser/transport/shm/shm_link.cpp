@@ -300,6 +300,7 @@ LinkStats ShmLink::stats() const {
   }
   stats.bytes_shared =
       2 * (kPageBytes + ring_->size()) + outbound_->usage().bytes_mapped + inbound_.bytes_mapped();
+  stats.bytes_adopted = inbound_.bytes_adopted();
   return stats;
 }
 

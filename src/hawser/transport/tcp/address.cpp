@@ -110,6 +110,22 @@ address parse_listen_address(const std::string& text) {
               "cannot listen on '" + text + "': " + ::gai_strerror(resolved.error));
 }
 
+// The local address from which packets to a host leave.
+std::optional<address> source_towards(const std::string& host) {
+  const Resolved resolved(host);
+  for (const addrinfo* each = resolved.list.get(); each; each = each->ai_next) {
+    // Connecting a datagram socket sends nothing; it makes the kernel choose a route.
+    const Descriptor probe(::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!probe || ::connect(probe.get(), each->ai_addr, each->ai_addrlen) != 0) continue;
+    sockaddr_storage own{};
+    socklen_t size = sizeof own;
+    if (::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0) continue;
+    const auto found = to_address(reinterpret_cast<const sockaddr*>(&own));
+    if (found && !found->is_unspecified()) return found;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<Interface> interfaces() {
@@ -147,18 +163,21 @@ asio::ip::address address_of_interface(std::string_view specification, std::stri
 }
 
 std::optional<asio::ip::address> address_towards(std::string_view host) {
-  const Resolved resolved{std::string(host)};
-  for (const addrinfo* each = resolved.list.get(); each; each = each->ai_next) {
-    // Connecting a datagram socket sends nothing; it makes the kernel choose a route.
-    const Descriptor probe(::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    if (!probe || ::connect(probe.get(), each->ai_addr, each->ai_addrlen) != 0) continue;
-    sockaddr_storage own{};
-    socklen_t size = sizeof own;
-    if (::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0) continue;
-    const auto found = to_address(reinterpret_cast<const sockaddr*>(&own));
-    if (found && !found->is_unspecified()) return found;
-  }
-  return std::nullopt;
+  const auto routed = source_towards(std::string(host));
+  if (!routed || !routed->is_loopback()) return routed;
+  // The networks for documentation: nobody has them, so that the default route leads there.
+  auto outward = source_towards("192.0.2.1");
+  if (!outward) outward = source_towards("2001:db8::1");
+  return reachable_by_others(host, *routed, outward);
+}
+
+asio::ip::address reachable_by_others(std::string_view host, const asio::ip::address& routed,
+                                      const std::optional<asio::ip::address>& outward) {
+  asio::error_code is_name;
+  asio::ip::make_address(std::string(host), is_name);
+  const bool means_loopback =
+      !is_name || host.find("localhost") != host.npos || host.find("loopback") != host.npos;
+  return routed.is_loopback() && !means_loopback && outward ? *outward : routed;
 }
 
 asio::ip::address choose_address(const ListenWishes& wishes) {

@@ -29,8 +29,14 @@ std::vector<Interface> interfaces();
 asio::ip::address address_of_interface(std::string_view specification, std::string_view origin,
                                        const std::vector<Interface>& available);
 
-// The local address from which packets to `host` would leave; none when there is no route.
+// The local address from which packets to `host` would leave; none when there is no route. See
+// reachable_by_others() for a name that is loopback here.
 std::optional<asio::ip::address> address_towards(std::string_view host);
+// A host that is asked about its own name often answers with loopback (127.0.1.1 in Debian's
+// /etc/hosts), and the same name means another address to all others. Then, the one from which
+// packets leave the host: `outward`, if there is one. Names of loopback itself mean loopback.
+asio::ip::address reachable_by_others(std::string_view host, const asio::ip::address& routed,
+                                      const std::optional<asio::ip::address>& outward);
 
 // What a node listens on:
 struct ListenWishes {

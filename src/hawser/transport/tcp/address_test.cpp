@@ -67,6 +67,19 @@ TEST(Address, TheRouteDecidesAndElseLoopback) {
   EXPECT_EQ(choose_address({"0.0.0.0", "", ""}).to_string(), "0.0.0.0");
 }
 
+TEST(Address, TheOwnNameOfAHostDoesNotMeanLoopback) {
+  const auto loopback = asio::ip::make_address("127.0.1.1");
+  const auto outward = asio::ip::make_address("10.0.0.5");
+  EXPECT_EQ(reachable_by_others("trainer-0", loopback, outward), outward);
+  EXPECT_EQ(reachable_by_others("trainer-0", loopback, std::nullopt), loopback);
+  const auto elsewhere = asio::ip::make_address("10.1.0.9");
+  EXPECT_EQ(reachable_by_others("trainer-1", elsewhere, outward), elsewhere);
+  for (const char* loopback_itself : {"127.0.0.1", "::1", "localhost", "localhost.localdomain",
+                                      "ip6-localhost", "ip6-loopback"}) {
+    EXPECT_EQ(reachable_by_others(loopback_itself, loopback, outward), loopback);
+  }
+}
+
 TEST(Address, EndpointsAreWrittenAndRead) {
   EXPECT_EQ(write_endpoint("tcp", make_address("10.0.0.5"), 41233), "tcp:10.0.0.5:41233");
   EXPECT_EQ(write_endpoint("tls", make_address("fe80::1%1"), 9), "tls:[fe80::1]:9");

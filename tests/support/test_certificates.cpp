@@ -1,4 +1,4 @@
-#include "contract/test_certificates.h"
+#include "support/test_certificates.h"
 
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <stdexcept>
 
-namespace hawser::contract {
+namespace hawser::testing {
 namespace {
 
 using Key = std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)>;
@@ -96,4 +96,4 @@ transport::tcp::TlsOptions TestAuthority::issue(const std::string& node) {
   return options;
 }
 
-}  // namespace hawser::contract
+}  // namespace hawser::testing

@@ -6,7 +6,7 @@
 
 #include "hawser/transport/tcp/tls.h"
 
-namespace hawser::contract {
+namespace hawser::testing {
 
 // A certificate authority that lives for one test, in a temporary folder that it removes.
 class TestAuthority {
@@ -25,4 +25,4 @@ class TestAuthority {
   long serial_ = 1;
 };
 
-}  // namespace hawser::contract
+}  // namespace hawser::testing

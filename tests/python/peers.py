@@ -164,6 +164,15 @@ async def add_later(a: int, b: int) -> int:
     return a + b
 
 
+async def exit_later(code: int) -> None:
+    await asyncio.sleep(0)
+    raise SystemExit(code)
+
+
+async def exit_in_a_task(code: int) -> None:
+    await asyncio.create_task(exit_later(code))
+
+
 def was_cancelled(patience: float) -> bool:
     return cancelled.wait(patience)
 

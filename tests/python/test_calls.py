@@ -55,8 +55,10 @@ def test_exceptions_keep_their_type_and_show_where(node: hawser.Node) -> None:
     assert "raise error" in str(raised.value.__cause__) and "peer" in str(raised.value.__cause__)
     with pytest.raises(ZeroDivisionError, match="größe \\\\ C:"):
         node.run("peer", peers.raise_it, ZeroDivisionError("größe \\ C:\\Users"))
-    with pytest.raises(SystemExit):
-        node.run("peer", peers.raise_it, SystemExit(3))
+    for exits in (SystemExit(3), KeyboardInterrupt("3"), asyncio.CancelledError("3")):
+        with pytest.raises(hawser.RemoteError, match=f"{type(exits).__name__}: 3") as ended:
+            node.run("peer", peers.raise_it, exits)
+        assert ended.value.remote_type.endswith(type(exits).__name__)
     with pytest.raises(hawser.RemoteError, match="1 and 2") as odd:
         node.run("peer", raise_odd)
     assert odd.value.remote_type == "peers.Odd" and "raise_odd" in odd.value.remote_traceback
@@ -133,6 +135,14 @@ def test_await_and_async_handlers(node: hawser.Node) -> None:
 
     with pytest.raises(KeyError, match="in a coroutine"):
         asyncio.run(fails())
+
+
+def test_exits_of_async_handlers_end_only_their_call(node: hawser.Node) -> None:
+    for handler in (peers.exit_later, peers.exit_in_a_task):
+        with hawser.deadline(10), pytest.raises(hawser.RemoteError, match="SystemExit: 3"):
+            node.run("peer", handler, 3)
+        with hawser.deadline(10):
+            assert node.run("peer", peers.add_later, 1, 2) == 3
 
 
 def test_a_result_that_cannot_be_sent_is_an_error_of_the_function(node: hawser.Node) -> None:

@@ -231,6 +231,26 @@ def test_row_07_exit_is_an_error_of_the_call() -> None:
     run(call_what_exits)
 
 
+async def raise_error_later(kind: str) -> None:
+    raise_error(kind)
+
+
+async def min_later(one: int, other: int) -> int:
+    return min(one, other)
+
+
+def call_coroutines_that_exit(world: World) -> None:
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="SystemExit") as caught:
+            rpc.rpc_sync(world.next, raise_error_later, ("exit",), timeout=10)
+        assert not isinstance(caught.value, (SystemExit, errors.Timeout))
+        assert rpc.rpc_sync(world.next, min_later, (1, 2), timeout=10) == 1
+
+
+def test_row_07_exit_of_a_coroutine_is_an_error_of_its_call_only() -> None:
+    run(call_coroutines_that_exit)
+
+
 # --- 9: short timeouts were none, and long ones overflowed ---
 
 

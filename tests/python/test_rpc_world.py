@@ -39,6 +39,24 @@ def poll(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
+# --- who is there ---
+
+
+def ask_who_is_there(world: World) -> None:
+    agent = rpc.api._get_current_rpc_agent()
+    other = agent.get_worker_info(world.next)
+    assert (other.name, other.id) == (world.next, 1 - world.rank)
+    assert agent.get_worker_info(workerName=world.next) == other
+    assert agent.get_worker_info(other.id) == agent.get_worker_info(id=other.id) == other
+    assert agent.get_worker_info() == agent.get_worker_info(id=world.rank)
+    with pytest.raises(RuntimeError, match=f"rank:{world.rank} could not find destination id 9"):
+        agent.get_worker_info(id=9)
+
+
+def test_workers_are_known_by_name_and_rank() -> None:
+    run(ask_who_is_there)
+
+
 # --- many at once ---
 
 

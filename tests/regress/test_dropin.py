@@ -75,6 +75,8 @@ def test_install_replaces_all_copies_once() -> None:
         "-c",
         textwrap.dedent("""
         import sys, torch, torch.distributed.nn, torch.distributed.optim
+        import torch.distributed._shard.sharded_tensor.api as sharded
+        import torch.distributed._shard.sharded_tensor.utils as sharded_utils
         import torch.distributed.autograd as autograd_before
         from torch._C._distributed_rpc import WorkerInfo
         import hawser.dropin, hawser.rpc as ours
@@ -88,7 +90,14 @@ def test_install_replaces_all_copies_once() -> None:
         assert rpc is ours is sys.modules["torch.distributed.rpc"] is torch.distributed.rpc
         assert internal is ours.internal and rpc.WorkerInfo is WorkerInfo is compiled.WorkerInfo
         assert compiled.TensorPipeAgent is ours.TensorPipeAgent
+        assert sys.modules["torch._C._distributed_rpc"] is compiled
+        from torch._C import _distributed_autograd as compiled_autograd
+        assert sys.modules["torch._C._distributed_autograd"] is compiled_autograd
+        for name in ("backward", "get_gradients", "_new_context", "DistAutogradContext"):
+            assert getattr(compiled_autograd, name) is getattr(ours.dist_autograd, name)
         assert remote_module.rpc is ours is optimizer.rpc
+        assert sharded.rpc is ours is sharded_utils.rpc
+        assert torch.nn.parallel.distributed.RRef is ours.RRef
         assert remote_module._internal_rpc_pickler is ours.internal._internal_rpc_pickler
         assert remote_module.RemoteModule in ours.internal._internal_rpc_pickler._class_reducer_dict
         assert torch._jit_internal.RRef is torch.jit.annotations.RRef is optimizer.RRef is ours.RRef

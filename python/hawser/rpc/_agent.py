@@ -129,15 +129,19 @@ class TensorPipeAgent(RpcAgent):
 
     # --- who is there ---
 
-    def get_worker_info(self, workerName: str | int | None = None) -> WorkerInfo:
-        if workerName is None:
+    def get_worker_info(
+        self, workerName: str | int | None = None, id: int | None = None
+    ) -> WorkerInfo:
+        """By name or by rank, which may also stand in the place of the name; else of this one."""
+        key = workerName if id is None else id
+        if key is None:
             return self._me
-        if isinstance(workerName, int):
+        if isinstance(key, int):
             for info in self._members.values():
-                if info.id == workerName:
+                if info.id == key:
                     return info
-            raise RuntimeError(f"{self._address()} could not find destination id {workerName}")
-        return self._members.get(workerName) or self._look_up(workerName)
+            raise RuntimeError(f"{self._address()} could not find destination id {key}")
+        return self._members.get(key) or self._look_up(key)
 
     def _look_up(self, name: str) -> WorkerInfo:
         """A member that this agent has not been told of."""

@@ -96,8 +96,9 @@ def _release_context(context_id: int) -> None:
         node.release_context(context_id)
 
 
-def _is_valid_context(context_id: int) -> None:
-    _retrieve_context(context_id)
+def _is_valid_context(worker_id: int) -> None:
+    """Raises if there is no context of that id: upstream's name for the parameter is a slip."""
+    _retrieve_context(worker_id)
 
 
 def _retrieve_context(context_id: int) -> DistAutogradContext:

@@ -176,6 +176,9 @@ class Node:
     in hawser.errors; details: node, function, budget (s), remote_type, remote_traceback, pickled
     (bytes) where known."""
 
+def tensor_over(buffer: Any) -> torch.Tensor:
+    """The bytes of a contiguous buffer, which may be read-only, as a tensor that keeps them alive."""
+
 def wait_for_listener(host: str, port: int, seconds: float) -> bool:
     """Until somebody listens at that port; False when nobody does by then."""
 

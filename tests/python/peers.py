@@ -13,9 +13,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import torch
 
 import hawser
+import hawser.pickling
 
 # A server that has imported torch forks the processes: they start in milliseconds, without threads.
 context = multiprocessing.get_context("forkserver")
@@ -49,6 +51,24 @@ def type_name(value: Any) -> str:
 
 def raise_it(error: BaseException) -> None:
     raise error
+
+
+def make_array(count: int) -> Any:
+    return numpy.arange(count)
+
+
+def forbid_pickle(forbidden: bool) -> None:
+    """Has hawser's own pickler refuse to work in this process, or not any more."""
+
+    def refuse(*args: Any) -> Any:
+        raise RuntimeError("something is pickled")
+
+    pickler: Any = hawser.pickling.default_pickler
+    for method in ("serialize", "deserialize"):
+        if forbidden:
+            setattr(pickler, method, refuse)
+        else:
+            delattr(pickler, method)
 
 
 def leave_process() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -43,9 +44,19 @@ def test_torch_operators_and_scripts(node: hawser.Node) -> None:
 
 
 def test_a_function_that_is_only_here_says_what_to_do(node: hawser.Node) -> None:
-    with pytest.raises(Exception, match="by_value|pickle"):
-        node.run("peer", lambda: 1)
     factor = 3
+    for function in (
+        lambda: factor,
+        eval("lambda: 1", {"__name__": __name__}),
+        functools.partial(lambda x: x, 1),
+    ):
+        with pytest.raises((AttributeError, pickle.PicklingError), match=r"hawser\.by_value"):
+            node.run("peer", function)
+    with pytest.raises((AttributeError, pickle.PicklingError), match=r"hawser\.by_value"):
+        node.run("peer", peers.echo, [lambda: factor])
+    with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object") as other:
+        node.run("peer", peers.echo, threading.Lock())
+    assert "by_value" not in str(other.value)
     assert node.run("peer", hawser.by_value(lambda x: x * factor), 2) == 6
 
 

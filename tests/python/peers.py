@@ -7,6 +7,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -77,17 +78,34 @@ def leave_process() -> None:
 
 def hold_gil(seconds: float, begun: str) -> None:
     """Computes without letting other Python threads in; `begun` is a file that is made first."""
-    import sys
-
-    open(begun, "w").close()
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(3600)
-    try:
+    with _holding_gil(begun):
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             pass
+
+
+@contextlib.contextmanager
+def _holding_gil(begun: str) -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(3600)
+    open(begun, "w").close()
+    try:
+        yield
     finally:
         sys.setswitchinterval(interval)
+
+
+def hold_gil_beside_a_call(seconds: float, begun: str, to: str) -> float:
+    """The same. When a call to `to`, made before, had ended: it has 0.2 s."""
+    with hawser.deadline(0.2):
+        call = hawser.default_node().call(to, "never")
+    started = time.monotonic()
+    over = seconds
+    with _holding_gil(begun):
+        while time.monotonic() < started + seconds:
+            if over == seconds and call.done():
+                over = time.monotonic() - started
+    return over
 
 
 class Counter:

@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import peers
 import pytest
@@ -203,22 +204,123 @@ def test_interrupt_during_a_wait(node: hawser.Node) -> None:
     assert time.monotonic() - started < 1
 
 
-# A Python handler that holds the interpreter lock delays neither the network nor C++ handlers.
-def test_a_handler_that_holds_the_lock_delays_no_operator(
-    node: hawser.Node, tmp_path: Path
-) -> None:
-    node.run("peer", torch.neg, torch.ones(1))
-    begun = tmp_path / "begun"
-    holding = node.call("peer", peers.hold_gil, 2.0, str(begun))
-    while not begun.exists():
-        assert not holding.done()
-    started = time.monotonic()
-    for _ in range(20):
+# A Python handler that holds the interpreter lock, for longer than a peer may be silent, delays
+# neither the network nor C++ handlers, nor heartbeats, nor deadlines.
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_handler_that_holds_the_lock_delays_nothing_else(tmp_path: Path, transport: str) -> None:
+    patience = {"heartbeat_interval": 0.1, "suspect_after": 0.7, "lost_after": 1.5}
+    options: dict[str, Any] = {"transports": [transport], **patience}
+    with peers.world("peer", mine=options, **options) as node:
+        node.serve(peers.wait_for_ever, "never")
         node.run("peer", torch.neg, torch.ones(1))
-    took = time.monotonic() - started
-    assert not holding.done() and took < 1
-    assert node.inspect()["peers"][0]["state"] != "suspect"
-    holding.wait()
+        begun = tmp_path / "begun"
+        holding = node.call("peer", peers.hold_gil_beside_a_call, 2.5, str(begun), "me")
+        while not begun.exists():
+            assert not holding.done()
+        states = set()
+        timed_out = False
+        while not holding.done():
+            node.run("peer", torch.neg, torch.ones(1))
+            states.add(node.inspect()["peers"][0]["state"])
+            if not timed_out:
+                with pytest.raises(hawser.Timeout), hawser.deadline(0.2):
+                    node.run("peer", peers.nothing)
+                assert not holding.done()
+                timed_out = True
+        assert states == {"connected"} and timed_out
+        # What it called itself timed out while it held the lock, after 0.2 s.
+        assert holding.wait() < 2
+
+
+# Python's own list of what its main thread is to do has 32 places. Nobody of the network waits for
+# the lock when it is full, and what was given away is dropped, by the next one who has it.
+def test_objects_are_dropped_when_the_main_thread_is_not_available() -> None:
+    ended = run_script(
+        """
+        import ctypes, tempfile, threading, time, weakref, hawser, peers
+        from hawser import _native
+        folder = tempfile.mkdtemp()
+        a = hawser.Node("a", f"file://{folder}/store")
+        b = hawser.Node("b", f"file://{folder}/store")
+        made = []
+        class Thing: pass
+        def make():
+            made.append(weakref.ref(thing := Thing()))
+            return thing
+        a.serve(make)
+        nothing = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 0)
+        failed = []
+        def work():
+            ref = b.remote("a", "make")
+            b.run("a", peers.nothing)
+            while ctypes.pythonapi.Py_AddPendingCall(nothing, None) == 0:
+                pass
+            _native.measure_gil_waits(True)
+            del ref
+            limit = time.monotonic() + 20
+            while a._native.count_refs()["values"]:
+                assert time.monotonic() < limit
+                time.sleep(0.001)
+            calls = 0
+            while made[0]() is not None:
+                assert time.monotonic() < limit
+                b.run("a", peers.nothing)
+                calls += 1
+            waits = a.inspect()["gil_waits"]
+            assert waits == calls, (waits, calls)
+        def main():
+            try:
+                work()
+            except BaseException as error:
+                failed.append(error)
+        worker = threading.Thread(target=main)
+        worker.start()
+        worker.join()
+        if failed:
+            raise failed[0]
+        """
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+# The same list may be full when there is a line for the log. It then comes with the next one.
+def test_lines_of_the_log_go_to_logging() -> None:
+    ended = run_script(
+        """
+        import ctypes, logging, re, socket, tempfile, threading, time, hawser
+        lines = []
+        class Keep(logging.Handler):
+            def emit(self, record):
+                lines.append((record.name, record.levelname, record.getMessage()))
+        logging.getLogger("hawser").addHandler(Keep())
+        folder = tempfile.mkdtemp()
+        node = hawser.Node("a", f"file://{folder}/store", transports=["tcp"])
+        host, port = re.search(r"tcp:([0-9.]+):(\\d+)", str(node)).groups()
+        limit = time.monotonic() + 30
+        def knock(count):
+            with socket.create_connection((host, int(port)), timeout=10) as stranger:
+                stranger.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+                while node.inspect()["connections_turned_away"] < count:
+                    assert time.monotonic() < limit
+                    time.sleep(0.001)
+        nothing = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 0)
+        def knock_unheard():
+            while ctypes.pythonapi.Py_AddPendingCall(nothing, None) == 0:
+                pass
+            knock(1)
+        worker = threading.Thread(target=knock_unheard)
+        worker.start()
+        worker.join()
+        knock(2)
+        while len(lines) < 2:
+            assert time.monotonic() < limit, lines
+            time.sleep(0.001)
+        for name, level, text in lines:
+            assert (name, level) == ("hawser.transport", "WARNING"), lines
+            assert "turned away a tcp connection from" in text, lines
+        """
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_trust_functions_reads_no_pickle() -> None:

@@ -58,6 +58,32 @@ def test_a_program_and_those_it_starts(tmp_path: pathlib.Path) -> None:
         ]
 
 
+def test_workers_of_torchrun(tmp_path: pathlib.Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+        import os, sys
+        import torch
+        import torch.distributed.rpc as rpc
+
+        def where():
+            return rpc.__name__, rpc.get_worker_info().name
+
+        rank = int(os.environ["RANK"])
+        rpc.init_rpc(f"w{rank}", rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
+        answer = rpc.rpc_sync(f"w{1 - rank}", where)
+        with open(f"{sys.argv[1]}.{rank}", "w") as file:
+            print(*answer, file=file)
+        rpc.shutdown()
+        """)
+    )
+    answers = str(tmp_path / "answer")
+    workers = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    python("-m", "hawser.dropin", *workers, str(program), answers)
+    for rank in range(2):
+        assert pathlib.Path(f"{answers}.{rank}").read_text() == f"hawser.rpc w{1 - rank}\n"
+
+
 def test_code_modules_and_the_interpreters_options(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a_module.py").write_text(
         "import sys, torch.distributed.rpc as r; print(r.__name__, sys.argv[1:], sys.flags.optimize)"

@@ -137,6 +137,12 @@ class Node:
         )
         _open_nodes.append(self)
 
+    @classmethod
+    def _of(cls, native: _native.Node) -> Node:
+        node = cls.__new__(cls)
+        node._native = native
+        return node
+
     @property
     def name(self) -> str:
         return self._native.name
@@ -252,8 +258,17 @@ def _forget(node: Node) -> None:
         _open_nodes.remove(node)
 
 
+def introduce(native: _native.Node) -> None:
+    """Of a node that was not made by hawser.Node: it can be the default one, too."""
+    _open_nodes.append(Node._of(native))
+
+
+def retire(native: _native.Node) -> None:
+    _open_nodes[:] = [node for node in _open_nodes if node._native is not native]
+
+
 def default_node() -> Node:
-    """The oldest node of this process that is open."""
+    """The oldest node of this process that is open; that of `init_rpc` counts."""
     if not _open_nodes:
         raise Invalid("there is no node in this process: make a hawser.Node")
     return _open_nodes[0]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Store
 
-from .. import _native, errors, references
+from .. import _native, errors, node, references
 from ._errors import describe_exception, make_exception
 from ._stock import WorkerInfo
 from ._transports import choose_transports
@@ -286,17 +286,25 @@ def _get_current_rpc_agent() -> Any:
 
 
 def _set_and_start_rpc_agent(agent: Any) -> None:
-    global _current
     if _current is not None and _current is not agent:
         raise RuntimeError("Current RPC agent is set!")
-    _current = agent
-    references.choose_node(getattr(agent, "_node", None))
+    if _current is None:
+        _set_current(agent)
 
 
 def _reset_current_rpc_agent() -> None:
+    _set_current(None)
+
+
+def _set_current(agent: Any) -> None:
     global _current
-    _current = None
-    references.choose_node(None)
+    before, native = (getattr(each, "_node", None) for each in (_current, agent))
+    _current = agent
+    references.choose_node(native)
+    if before is not None:
+        node.retire(before)
+    if native is not None:
+        node.introduce(native)
 
 
 def get_rpc_timeout() -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -106,6 +107,19 @@ def hold_gil_beside_a_call(seconds: float, begun: str, to: str) -> float:
             if over == seconds and call.done():
                 over = time.monotonic() - started
     return over
+
+
+_nothing_pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 0)
+
+
+def fill_pending_calls() -> None:
+    """Fills Python's list of what its main thread is to do, while that waits for this thread."""
+    added = True
+    while added:
+        time.sleep(0.01)  # a main thread that does not wait yet would empty it again
+        added = False
+        while ctypes.pythonapi.Py_AddPendingCall(_nothing_pending, None) == 0:
+            added = True
 
 
 class Counter:

@@ -237,7 +237,7 @@ def test_a_handler_that_holds_the_lock_delays_nothing_else(tmp_path: Path, trans
 def test_objects_are_dropped_when_the_main_thread_is_not_available() -> None:
     ended = run_script(
         """
-        import ctypes, tempfile, threading, time, weakref, hawser, peers
+        import tempfile, threading, time, weakref, hawser, peers
         from hawser import _native
         folder = tempfile.mkdtemp()
         a = hawser.Node("a", f"file://{folder}/store")
@@ -248,13 +248,11 @@ def test_objects_are_dropped_when_the_main_thread_is_not_available() -> None:
             made.append(weakref.ref(thing := Thing()))
             return thing
         a.serve(make)
-        nothing = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 0)
         failed = []
         def work():
             ref = b.remote("a", "make")
             b.run("a", peers.nothing)
-            while ctypes.pythonapi.Py_AddPendingCall(nothing, None) == 0:
-                pass
+            peers.fill_pending_calls()
             _native.measure_gil_waits(True)
             del ref
             limit = time.monotonic() + 20
@@ -287,7 +285,7 @@ def test_objects_are_dropped_when_the_main_thread_is_not_available() -> None:
 def test_lines_of_the_log_go_to_logging() -> None:
     ended = run_script(
         """
-        import ctypes, logging, re, socket, tempfile, threading, time, hawser
+        import logging, re, socket, tempfile, threading, time, hawser, peers
         lines = []
         class Keep(logging.Handler):
             def emit(self, record):
@@ -303,10 +301,8 @@ def test_lines_of_the_log_go_to_logging() -> None:
                 while node.inspect()["connections_turned_away"] < count:
                     assert time.monotonic() < limit
                     time.sleep(0.001)
-        nothing = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 0)
         def knock_unheard():
-            while ctypes.pythonapi.Py_AddPendingCall(nothing, None) == 0:
-                pass
+            peers.fill_pending_calls()
             knock(1)
         worker = threading.Thread(target=knock_unheard)
         worker.start()
@@ -403,14 +399,19 @@ def test_a_forked_child_does_not_keep_connections_alive() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_importing_starts_nothing() -> None:
+# Cheap beside importing torch: of modules that are not hawser's own, which would cost the most, it
+# adds a few of Python's.
+def test_importing_starts_nothing_and_loads_little() -> None:
     ended = run_script(
         """
-        import os, threading, torch
+        import os, sys, torch
         before = set(os.listdir("/proc/self/fd")), os.listdir("/proc/self/task")
+        loaded = set(sys.modules)
         import hawser, hawser.rpc
         after = set(os.listdir("/proc/self/fd")), os.listdir("/proc/self/task")
         assert before == after, (before, after)
+        added = {name.partition(".")[0] for name in set(sys.modules) - loaded} - {"hawser"}
+        assert added <= sys.stdlib_module_names and len(added) <= 4, added
         """
     )
     assert ended.returncode == 0, ended.stderr

@@ -57,6 +57,8 @@ class Node:
         token_file: str = "",
         tls: dict[str, str] | None = None,
         spin_us: float = 50.0,
+        heartbeat_interval: float = 1.0,
+        suspect_after: float = 2.0,
         lost_after: float = 10.0,
         functions: dict[str, Callable[..., Any]] = {},
         record_reference_origins: bool = False,
@@ -175,6 +177,9 @@ class Node:
     """How a call failed: (kind, message, details) -> what is raised. `kind` is the name of a class
     in hawser.errors; details: node, function, budget (s), remote_type, remote_traceback, pickled
     (bytes) where known."""
+
+def tensor_over(buffer: Any) -> torch.Tensor:
+    """The bytes of a contiguous buffer, which may be read-only, as a tensor that keeps them alive."""
 
 def wait_for_listener(host: str, port: int, seconds: float) -> bool:
     """Until somebody listens at that port; False when nobody does by then."""
@@ -299,6 +304,8 @@ def set_current_context(context: int | None) -> None:
     """Of the thread."""
 
 task_context: ContextVar[int | None]
+deadline: ContextVar[float | None]
+"""When all calls of this context must have ended, in seconds of time.monotonic()."""
 
 def measure_gil_waits(enabled: bool) -> None:
     """While on, inspect() says how long threads of hawser waited for the interpreter lock

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from hawser import _native
 from hawser._native import CallInfo
+
+_logger = logging.getLogger(__name__)
 
 
 class _Loop:
@@ -25,7 +28,10 @@ class _Loop:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="hawser-asyncio", daemon=True
+                    target=_run_until_stopped,
+                    args=(self._loop,),
+                    name="hawser-asyncio",
+                    daemon=True,
                 )
                 self._thread.start()
             return self._loop
@@ -36,6 +42,16 @@ class _Loop:
                 return
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(patience)
+
+
+def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    """A task that raises SystemExit or KeyboardInterrupt ends the loop it runs on. Those that served
+    coroutines have started may; the other calls have nothing to do with that."""
+    while True:
+        try:
+            return loop.run_forever()
+        except BaseException:
+            _logger.exception("a task that a served coroutine had started wanted to end the loop")
 
 
 _loop = _Loop()
@@ -52,6 +68,10 @@ def _forget_loop() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_loop)
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 def run(coroutine: Coroutine[Any, Any, Any], call: CallInfo) -> torch.futures.Future[Any]:
@@ -78,8 +98,10 @@ def run(coroutine: Coroutine[Any, Any, Any], call: CallInfo) -> torch.futures.Fu
                     value = await coroutine
         except asyncio.CancelledError:
             result.set_exception(RuntimeError("the call was cancelled"))
-        except Exception as error:
-            result.set_exception(error)
+        except BaseException as error:  # SystemExit too would end the loop
+            # As set_exception does, which wants an Exception.
+            result._set_unwrap_func(_raise)
+            result.set_result(error)
         else:
             result.set_result(value)
 

@@ -75,7 +75,8 @@ def install() -> None:
         _replace(f"torch.distributed.rpc.{name}", importlib.import_module(f"hawser.rpc.{name}"))
     _replace("torch._C._distributed_rpc", importlib.import_module("hawser.rpc._c_api"))
     _replace("torch._C._distributed_rpc_testing", importlib.import_module("hawser.rpc._testing"))
-    _replace("torch.distributed.autograd", hawser.rpc.dist_autograd)
+    for name in ("torch.distributed.autograd", "torch._C._distributed_autograd"):
+        _replace(name, hawser.rpc.dist_autograd)
     _rebind_earlier_copies(hawser.rpc)
     for function, operator in (("get_gradients", "get_gradients"), ("backward", "dist_backward")):
         torch.jit._builtins._register_builtin(

@@ -1,8 +1,8 @@
 """What a call can raise.
 
 Every error of hawser is an `Error`; what went wrong at the other end inside the function itself
-arrives as the exception that was raised there (see `hawser.remote`), or as a `RemoteError` where it
-cannot be rebuilt.
+arrives as the exception that was raised there, or as a `RemoteError` where it cannot be rebuilt or
+is no `Exception`: a callee that exits, or is interrupted, does not end its caller.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Invalid(Error, ValueError):
 
 
 class RemoteError(Error):
-    """The function raised something that cannot be rebuilt here.
+    """The function raised something that cannot be rebuilt here, or that must not be raised here.
 
     `remote_type` names its class; `remote_traceback` is text.
     """
@@ -106,8 +106,10 @@ def make_exception(kind: str, message: str, details: dict[str, Any]) -> BaseExce
             rebuilt = pickle.loads(details["pickled"])
         except Exception:
             rebuilt = None  # its class is not known here
-        if isinstance(rebuilt, BaseException):
+        if isinstance(rebuilt, Exception):
             return with_remote_traceback(rebuilt, details)
+        if isinstance(rebuilt, BaseException):  # SystemExit, which would end this process
+            message = f"{type(rebuilt).__name__}: {message}"
     error = _KINDS[kind](message)
     error.node = details.get("node")
     error.function = details.get("function")

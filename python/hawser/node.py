@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import contextvars
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,14 +18,11 @@ from hawser.errors import Invalid
 
 __all__ = ["CallInfo", "Node", "by_value", "current_call", "deadline", "default_node"]
 
-_deadline: contextvars.ContextVar[float | None] = contextvars.ContextVar(
-    "hawser_deadline", default=None
-)
-
 
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Limits all calls made inside, together, to so many seconds from now.
+    """Limits all calls made inside, together, to so many seconds from now; those of `hawser.rpc`, of
+    references and of modules too.
 
     An outer deadline that is earlier stays in force. Calls that handlers make on behalf of a call
     are limited by its time anyway.
@@ -34,20 +30,12 @@ def deadline(seconds: float) -> Iterator[None]:
     if not seconds > 0:
         raise Invalid(f"a deadline must lie in the future, got {seconds} s")
     ends = time.monotonic() + seconds
-    outer = _deadline.get()
-    token = _deadline.set(ends if outer is None else min(ends, outer))
+    outer = _native.deadline.get(None)
+    token = _native.deadline.set(ends if outer is None else min(ends, outer))
     try:
         yield
     finally:
-        _deadline.reset(token)
-
-
-def _limited(timeout: float | None) -> float | None:
-    ends = _deadline.get()
-    if ends is None:
-        return timeout
-    left = max(ends - time.monotonic(), 1e-9)  # what is over is not without limit
-    return left if not timeout else min(left, timeout)
+        _native.deadline.reset(token)
 
 
 class _ByValue:
@@ -115,6 +103,8 @@ class Node:
         token_file: str = "",
         tls: dict[str, str] | None = None,
         spin_us: float = 50.0,
+        heartbeat_interval: float = 1.0,
+        suspect_after: float = 2.0,
         lost_after: float = 10.0,
         record_reference_origins: bool = False,
     ) -> None:
@@ -137,6 +127,8 @@ class Node:
             token_file=token_file,
             tls=tls,
             spin_us=spin_us,
+            heartbeat_interval=heartbeat_interval,
+            suspect_after=suspect_after,
             lost_after=lost_after,
             record_reference_origins=record_reference_origins,
             functions=dict(functions)
@@ -144,6 +136,12 @@ class Node:
             else {function.__name__: function for function in functions},
         )
         _open_nodes.append(self)
+
+    @classmethod
+    def _of(cls, native: _native.Node) -> Node:
+        node = cls.__new__(cls)
+        node._native = native
+        return node
 
     @property
     def name(self) -> str:
@@ -162,11 +160,11 @@ class Node:
         operator, a script function, or the name under which the callee serves one. Tensors among the
         arguments must not be changed until the result is there. `with hawser.deadline(s):` limits it.
         """
-        return self._native.start(to, function, args, kwargs, _limited(None))
+        return self._native.start(to, function, args, kwargs)
 
     def run(self, to: str, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Calls and waits for the result. The quickest way."""
-        return self._native.call(to, function, args, kwargs, _limited(None))
+        return self._native.call(to, function, args, kwargs)
 
     def notify(self, to: str, function: Any, /, *args: Any, **kwargs: Any) -> None:
         """Calls without an answer: nothing is known of how it ends."""
@@ -179,7 +177,7 @@ class Node:
         `await ref` fetches a copy. References travel in arguments and results. The value goes when
         the last reference to it is gone. See hawser.references.
         """
-        return self._native.remote(to, function, args, kwargs, _limited(None))
+        return self._native.remote(to, function, args, kwargs)
 
     def ref(self, value: Any) -> PyRRef:
         """A reference to a value of this node, which others can be given."""
@@ -260,8 +258,17 @@ def _forget(node: Node) -> None:
         _open_nodes.remove(node)
 
 
+def introduce(native: _native.Node) -> None:
+    """Of a node that was not made by hawser.Node: it can be the default one, too."""
+    _open_nodes.append(Node._of(native))
+
+
+def retire(native: _native.Node) -> None:
+    _open_nodes[:] = [node for node in _open_nodes if node._native is not native]
+
+
 def default_node() -> Node:
-    """The oldest node of this process that is open."""
+    """The oldest node of this process that is open; that of `init_rpc` counts."""
     if not _open_nodes:
         raise Invalid("there is no node in this process: make a hawser.Node")
     return _open_nodes[0]

@@ -6,11 +6,13 @@ A pickler is any object with `serialize(obj) -> (bytes, tensors)` and `deseriali
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import io
 import pickle
 from collections.abc import Callable
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ from hawser import _native
 
 _COUNT_BYTES = 4  # before the pickle: how many of the tensors, the last ones, are buffers of it
 _SMALLEST_BUFFER = 16 * 1024  # smaller ones are copied into the pickle
+
+_OF_PICKLE = (pickle.PicklingError, AttributeError)  # which one, depends on Python's version
 
 Reducer = Callable[[Any], str | tuple[Any, ...]]
 
@@ -41,10 +45,33 @@ class _Writer(pickle.Pickler):
 
 def _take_buffer(buffers: list[torch.Tensor], buffer: pickle.PickleBuffer) -> bool:
     with buffer.raw() as bytes_of_it:
-        if bytes_of_it.nbytes < _SMALLEST_BUFFER or bytes_of_it.readonly:
+        if bytes_of_it.nbytes < _SMALLEST_BUFFER:
             return True  # into the pickle
-        buffers.append(torch.frombuffer(bytes_of_it, dtype=torch.uint8))
+        buffers.append(_native.tensor_over(bytes_of_it))
     return False
+
+
+class _Tracer(_Writer):
+    """Remembers what it was about to write when it failed."""
+
+    last: Any = None
+
+    def reducer_override(self, obj: Any) -> Any:
+        self.last = obj
+        return NotImplemented  # as it would be written anyway
+
+
+def _explained(error: Exception, obj: Any, reducers: dict[type, Reducer]) -> Exception | None:
+    """If a function is what cannot be written: the same error, which says what to do."""
+    tracer = _Tracer(io.BytesIO(), reducers)
+    with contextlib.suppress(Exception):  # the same again
+        tracer.dump(obj)
+    if not isinstance(tracer.last, FunctionType) or type(error) not in _OF_PICKLE:
+        return None
+    return type(error)(
+        f"{error}. Functions travel by name, and this one has none that leads to it: "
+        "hawser.by_value(function) sends its code"
+    )
 
 
 class _Reader(pickle.Unpickler):
@@ -74,8 +101,7 @@ class Pickler:
     """Hawser's own. Classes can be given reducers of their own; everything else is as in pickle."""
 
     def __init__(self) -> None:
-        self._reducers: dict[type, Reducer] = dict(copyreg.dispatch_table)
-        self._reducers[torch.nn.Parameter] = reduce_parameter
+        self._reducers: dict[type, Reducer] = {torch.nn.Parameter: reduce_parameter}
 
     def register_reducer(self, cls: type, reduce: Reducer) -> None:
         """`reduce(obj)` returns what `__reduce__` would."""
@@ -84,8 +110,15 @@ class Pickler:
     def serialize(self, obj: Any) -> tuple[bytes, list[torch.Tensor]]:
         file = io.BytesIO(b"\0" * _COUNT_BYTES)
         file.seek(_COUNT_BYTES)
-        writer = _Writer(file, self._reducers)
-        writer.dump(obj)
+        reducers = {**copyreg.dispatch_table, **self._reducers}
+        writer = _Writer(file, reducers)
+        try:
+            writer.dump(obj)
+        except _OF_PICKLE as error:
+            explained = _explained(error, obj, reducers)
+            if explained is None:
+                raise
+            raise explained from error
         if writer.buffers:
             file.seek(0)
             file.write(len(writer.buffers).to_bytes(_COUNT_BYTES, "little"))

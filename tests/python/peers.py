@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import torch
 
 import hawser
+import hawser.pickling
 
 # A server that has imported torch forks the processes: they start in milliseconds, without threads.
 context = multiprocessing.get_context("forkserver")
@@ -51,23 +55,71 @@ def raise_it(error: BaseException) -> None:
     raise error
 
 
+def make_array(count: int) -> Any:
+    return numpy.arange(count)
+
+
+def forbid_pickle(forbidden: bool) -> None:
+    """Has hawser's own pickler refuse to work in this process, or not any more."""
+
+    def refuse(*args: Any) -> Any:
+        raise RuntimeError("something is pickled")
+
+    pickler: Any = hawser.pickling.default_pickler
+    for method in ("serialize", "deserialize"):
+        if forbidden:
+            setattr(pickler, method, refuse)
+        else:
+            delattr(pickler, method)
+
+
 def leave_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hold_gil(seconds: float, begun: str) -> None:
     """Computes without letting other Python threads in; `begun` is a file that is made first."""
-    import sys
-
-    open(begun, "w").close()
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(3600)
-    try:
+    with _holding_gil(begun):
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             pass
+
+
+@contextlib.contextmanager
+def _holding_gil(begun: str) -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(3600)
+    open(begun, "w").close()
+    try:
+        yield
     finally:
         sys.setswitchinterval(interval)
+
+
+def hold_gil_beside_a_call(seconds: float, begun: str, to: str) -> float:
+    """The same. When a call to `to`, made before, had ended: it has 0.2 s."""
+    with hawser.deadline(0.2):
+        call = hawser.default_node().call(to, "never")
+    started = time.monotonic()
+    over = seconds
+    with _holding_gil(begun):
+        while time.monotonic() < started + seconds:
+            if over == seconds and call.done():
+                over = time.monotonic() - started
+    return over
+
+
+_nothing_pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 0)
+
+
+def fill_pending_calls() -> None:
+    """Fills Python's list of what its main thread is to do, while that waits for this thread."""
+    added = True
+    while added:
+        time.sleep(0.01)  # a main thread that does not wait yet would empty it again
+        added = False
+        while ctypes.pythonapi.Py_AddPendingCall(_nothing_pending, None) == 0:
+            added = True
 
 
 class Counter:
@@ -162,6 +214,15 @@ async def unsendable_later() -> torch.Tensor:
 async def add_later(a: int, b: int) -> int:
     await asyncio.sleep(0.01)
     return a + b
+
+
+async def exit_later(code: int) -> None:
+    await asyncio.sleep(0)
+    raise SystemExit(code)
+
+
+async def exit_in_a_task(code: int) -> None:
+    await asyncio.create_task(exit_later(code))
 
 
 def was_cancelled(patience: float) -> bool:

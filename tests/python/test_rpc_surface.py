@@ -9,7 +9,9 @@ import ast
 import importlib
 import inspect
 import pathlib
+import re
 import types
+from typing import Any
 
 import pytest
 import torch
@@ -64,22 +66,43 @@ def names_of(module: types.ModuleType) -> list[str]:
     return sorted(name for name, value in vars(module).items() if counts(name, value))
 
 
-def parameters(function: object) -> list[tuple[str, inspect._ParameterKind]] | None:
+def signature_of(function: Any) -> inspect.Signature:
+    """Of compiled functions by the first line of their documentation, as pybind11 writes it."""
     try:
-        signature = inspect.signature(function)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return None
-    return [(p.name, p.kind) for p in signature.parameters.values()]
+        return inspect.signature(function)
+    except ValueError:
+        return signature_in(function.__doc__.splitlines()[0], function.__name__)
 
 
-def check_parameters(where: str, theirs: object, mine: object) -> None:
-    expected, actual = parameters(theirs), parameters(mine)
-    if expected is None or actual is None:
-        return
-    assert actual[: len(expected)] == expected, f"{where}: {actual} instead of {expected}"
-    # What goes beyond must not be needed.
-    extra = list(inspect.signature(mine).parameters.values())[len(expected) :]  # type: ignore[arg-type]
-    assert all(p.default is not p.empty or p.kind is p.VAR_KEYWORD for p in extra), where
+def signature_in(declaration: str, name: str) -> inspect.Signature:
+    scope: dict[str, Any] = {}
+    exec(f"from __future__ import annotations\ndef {declaration}: ...", scope)
+    return inspect.signature(scope[name])
+
+
+def is_needed(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in (
+        parameter.VAR_POSITIONAL,
+        parameter.VAR_KEYWORD,
+    )
+
+
+def without_self(signature: inspect.Signature) -> list[inspect.Parameter]:
+    return [each for each in signature.parameters.values() if each.name != "self"]
+
+
+def check_parameters(where: str, theirs: inspect.Signature, mine: inspect.Signature) -> None:
+    """`...` as a default of theirs is one that is not known."""
+    expected, actual = without_self(theirs), without_self(mine)
+    shown = f"{where}: {mine} instead of {theirs}"
+    assert len(expected) <= len(actual), shown
+    for here, there in zip(actual, expected, strict=False):
+        named = re.fullmatch(r"arg\d+", there.name) is None  # else pybind11 knows no name
+        assert (here.name == there.name or not named) and here.kind == there.kind, shown
+        assert not is_needed(here) or is_needed(there), shown
+        if isinstance(there.default, (bool, int, float, str, type(None))):
+            assert here.default == there.default, shown
+    assert not any(is_needed(beyond) for beyond in actual[len(expected) :]), shown
 
 
 def stock_module(name: str) -> types.ModuleType:
@@ -118,7 +141,9 @@ def test_functions_take_the_same_parameters(name: str) -> None:
         function = getattr(theirs, each)
         if isinstance(function, types.FunctionType):
             assert callable(getattr(mine, each)), each
-            check_parameters(f"{name}.{each}", function, getattr(mine, each))
+            check_parameters(
+                f"{name}.{each}", inspect.signature(function), signature_of(getattr(mine, each))
+            )
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -138,7 +163,11 @@ def test_classes_have_the_same_methods(name: str) -> None:
                 f"{name}.{each}.{method}"
             )
             if isinstance(value, types.FunctionType):
-                check_parameters(f"{name}.{each}.{method}", value, getattr(here, method))
+                check_parameters(
+                    f"{name}.{each}.{method}",
+                    signature_of(value),
+                    signature_of(getattr(here, method)),
+                )
 
 
 def test_constants_are_the_same() -> None:
@@ -157,29 +186,44 @@ def stub(name: str) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def stub_parameters(function: ast.FunctionDef) -> list[str]:
-    spec = function.args
-    names = [arg.arg for arg in spec.posonlyargs + spec.args]
-    names += [spec.vararg.arg] if spec.vararg else []
-    names += [arg.arg for arg in spec.kwonlyargs]
-    return names + ([spec.kwarg.arg] if spec.kwarg else [])
+def stub_signature(function: ast.FunctionDef) -> inspect.Signature:
+    return signature_in(f"{function.name}({ast.unparse(function.args)})", function.name)
 
 
-def check_stub_function(where: str, function: ast.FunctionDef, mine: object) -> None:
-    assert callable(mine) or isinstance(mine, property), where
-    actual = parameters(mine)
-    if actual is None or isinstance(mine, property):
+def is_decorated(function: ast.FunctionDef, name: str) -> bool:
+    return any(getattr(each, "id", "") == name for each in function.decorator_list)
+
+
+def check_stub_function(where: str, function: ast.FunctionDef, mine: Any) -> None:
+    if is_decorated(function, "property"):
+        assert isinstance(mine, property), where
         return
-    expected = stub_parameters(function)
-    names = [name for name, _ in actual]
-    static = any(getattr(d, "id", "") == "staticmethod" for d in function.decorator_list)
-    if not static and expected[:1] == ["self"] and names[:1] != ["self"]:
-        expected = expected[1:]
-    overloaded = any(getattr(d, "id", "") == "overload" for d in function.decorator_list)
-    if overloaded:
-        assert len(expected) <= len(names), where
-    else:
-        assert names[: len(expected)] == expected, f"{where}: {names} instead of {expected}"
+    assert callable(mine), where
+    theirs, here = stub_signature(function), signature_of(mine)
+    if not is_decorated(function, "overload"):
+        check_parameters(where, theirs, here)
+        return
+    everything = dict.fromkeys(theirs.parameters, 1)
+    here.bind(**everything)  # by their names
+    here.bind(*everything.values())
+
+
+def check_stub_class(stubbed: ast.ClassDef, theirs: type, kind: type) -> None:
+    for member in stubbed.body:
+        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
+            name = member.target.id
+            if not hasattr(theirs, name):
+                continue  # the stub is mistaken
+            attribute = inspect.getattr_static(kind, name, None)
+            assert name in kind.__annotations__ or (
+                isinstance(attribute, property) and attribute.fset is not None
+            ), f"{stubbed.name}.{name}"
+        elif isinstance(member, ast.FunctionDef):
+            where = f"{stubbed.name}.{member.name}"
+            assert hasattr(kind, member.name), where
+            value = inspect.getattr_static(kind, member.name)
+            value = value if isinstance(value, property) else getattr(kind, member.name)
+            check_stub_function(where, member, value)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +231,11 @@ def check_stub_function(where: str, function: ast.FunctionDef, mine: object) -> 
     [
         ("_distributed_rpc", "hawser.rpc._c_api"),
         ("_distributed_rpc_testing", "hawser.rpc._testing"),
+        ("_distributed_autograd", "hawser.rpc.dist_autograd"),
     ],
 )
 def test_the_compiled_module_is_there_by_its_stub(name: str, module: str) -> None:
+    stock_module("._testing")  # which makes one of the compiled modules
     mine = importlib.import_module(module)
     for node in stub(name).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -198,15 +244,8 @@ def test_the_compiled_module_is_there_by_its_stub(name: str, module: str) -> Non
             check_stub_function(node.name, node, getattr(mine, node.name))
         elif isinstance(node, ast.ClassDef):
             kind = getattr(mine, node.name)
-            if kind is torch._C._distributed_rpc.WorkerInfo:
-                continue  # is upstream's own
-            for member in node.body:
-                if isinstance(member, ast.FunctionDef):
-                    where = f"{node.name}.{member.name}"
-                    assert hasattr(kind, member.name), where
-                    value = inspect.getattr_static(kind, member.name)
-                    value = value if isinstance(value, property) else getattr(kind, member.name)
-                    check_stub_function(where, member, value)
+            if kind is not torch._C._distributed_rpc.WorkerInfo:  # which is upstream's own
+                check_stub_class(node, getattr(getattr(torch._C, name), node.name), kind)
 
 
 def test_nothing_works_before_init() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
+import functools
 import os
 import queue
 import signal
@@ -37,6 +39,146 @@ def poll(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < limit, "waited in vain"
         time.sleep(0.001)
+
+
+# --- who is there ---
+
+
+def ask_who_is_there(world: World) -> None:
+    agent = rpc.api._get_current_rpc_agent()
+    other = agent.get_worker_info(world.next)
+    assert (other.name, other.id) == (world.next, 1 - world.rank)
+    assert agent.get_worker_info(workerName=world.next) == other
+    assert agent.get_worker_info(other.id) == agent.get_worker_info(id=other.id) == other
+    assert agent.get_worker_info() == agent.get_worker_info(id=world.rank)
+    with pytest.raises(RuntimeError, match=f"rank:{world.rank} could not find destination id 9"):
+        agent.get_worker_info(id=9)
+
+
+def test_workers_are_known_by_name_and_rank() -> None:
+    run(ask_who_is_there)
+
+
+_permission = threading.Event()
+
+
+def await_permission() -> None:
+    assert _permission.wait(PATIENCE_S)
+
+
+def limit_by_a_deadline(world: World) -> None:
+    if world.rank != 0:
+        return
+    late = rpc.remote("w1", await_permission)
+    calls: list[Callable[[], Any]] = [
+        lambda: rpc.rpc_sync("w1", await_permission, timeout=0),
+        lambda: rpc.rpc_async("w1", await_permission).wait(),
+        lambda: late.to_here(timeout=0),
+        lambda: late.rpc_sync(timeout=PATIENCE_S).anything(),
+    ]
+    for call in calls:
+        with pytest.raises(hawser.Timeout), hawser.deadline(0.1):
+            call()
+    with pytest.raises(hawser.Timeout, match="100 ms"), hawser.deadline(PATIENCE_S):
+        rpc.rpc_sync("w1", await_permission, timeout=0.1)  # which is earlier
+    rpc.rpc_sync("w1", permit)
+
+
+def permit() -> None:
+    _permission.set()
+
+
+def test_a_deadline_limits_all_kinds_of_calls() -> None:
+    run(limit_by_a_deadline)
+
+
+def use_the_native_interface(world: World) -> None:
+    with pytest.raises(hawser.Invalid, match="no node"):
+        hawser.default_node()
+    world.init()
+    node = hawser.default_node()
+    assert node.name == world.name() and node.run(world.next, min, 1, 2) == 1
+    rpc.shutdown()
+    with pytest.raises(hawser.Invalid, match="no node"):
+        hawser.default_node()
+
+
+def test_the_node_of_rpc_is_the_default_node() -> None:
+    run(use_the_native_interface, init=False)
+
+
+# --- what client programs send ---
+
+
+class Tally:
+    def __init__(self, start: int) -> None:
+        self.value = start
+
+    def add(self, by: int) -> tuple[int, str]:
+        self.value += by
+        return self.value, rpc.get_worker_info().name
+
+
+class Reduced:
+    """Travels only by a reducer that was registered for it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __reduce__(self) -> Any:
+        raise AssertionError("the reducer was not asked")
+
+
+def rebuild(cls: type, text: str) -> Any:
+    return cls(f"{text} by reducer")
+
+
+class ReducedByCopyreg(Reduced):
+    pass
+
+
+def send_proxies_and_reduced(world: World) -> None:
+    if world.rank != 0:
+        return
+    tally = rpc.remote("w1", Tally, (1,))
+    # Calls of w2's own, to w1; the last one leaves its result there.
+    assert rpc.rpc_sync("w2", tally.rpc_sync().add, (2,)) == (3, "w1")
+    assert rpc.rpc_sync("w2", functools.partial(tally.rpc_sync().add, by=3)) == (6, "w1")
+    left = rpc.rpc_sync("w2", tally.remote().add, (4,))
+    assert left.owner_name() == "w1" and left.to_here() == (10, "w1")
+
+    internal = rpc.internal
+    internal._internal_rpc_pickler._register_reducer(
+        Reduced, lambda obj: (rebuild, (Reduced, obj.text))
+    )
+    copyreg.pickle(ReducedByCopyreg, lambda obj: (rebuild, (ReducedByCopyreg, obj.text)))
+    for kind in (Reduced, ReducedByCopyreg):
+        assert rpc.rpc_sync("w1", getattr, (kind("sent"), "text")) == "sent by reducer"
+        read = internal.deserialize(*internal.serialize(kind("written")))
+        assert type(read) is kind and read.text == "written by reducer"
+
+
+def test_proxies_and_objects_with_reducers_can_be_sent() -> None:
+    run(send_proxies_and_reduced, size=3)
+
+
+# --- texts ---
+
+
+def read_the_texts(world: World) -> None:
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    os.environ.update({**here, "RANK": "0", "WORLD_SIZE": "1"})
+    with pytest.raises(RuntimeError, match=r"worker_id needs to be in the range \[0, 65535\]"):
+        rpc.init_rpc("w0", world_size=1)  # does not look for its rank there
+    world.init()
+    node = rpc.api._get_current_rpc_agent()._node
+    rpc.shutdown()
+    with pytest.raises(RuntimeError, match="RPC is no longer running on this node"):
+        node.call(world.next, min, (1, 2))
+
+
+def test_programs_find_the_texts_they_know() -> None:
+    run(read_the_texts, init=False)
 
 
 # --- many at once ---
@@ -321,8 +463,18 @@ def wait_for_a_future() -> None:
     _wait(future)
 
 
+def wait_for_all_of_a_block() -> None:
+    with rpc.api._wait_all():
+        _wait(rpc.rpc_async("w1", min, (1, 2)))
+        rpc.rpc_async("w1", run_until_cancelled)
+
+
 def _wait(future: Any) -> None:
     future.wait()
+
+
+def _is_waiting_for_all(frame: FrameType) -> bool:
+    return frame.f_code is rpc.api._await_all.__code__
 
 
 def _is_in_a_call(frame: FrameType) -> bool:
@@ -360,7 +512,12 @@ def interrupt_a_wait(
 
 
 @pytest.mark.parametrize(
-    ("act", "waits"), [(wait_in_a_call, _is_in_a_call), (wait_for_a_future, _is_waiting)]
+    ("act", "waits"),
+    [
+        (wait_in_a_call, _is_in_a_call),
+        (wait_for_a_future, _is_waiting),
+        (wait_for_all_of_a_block, _is_waiting_for_all),
+    ],
 )
 def test_an_interrupt_ends_the_wait_and_the_call(
     act: Callable[[], None], waits: Callable[[FrameType], bool]

@@ -122,7 +122,42 @@ def test_numpy_arrays_arrive_whole_and_writable(node: hawser.Node) -> None:
     assert np.array_equal(back, array) and back.flags.writeable
     frozen = np.arange(100_000)
     frozen.flags.writeable = False
-    assert np.array_equal(node.run("peer", peers.echo, frozen), frozen)
+    back = node.run("peer", peers.echo, frozen)
+    assert np.array_equal(back, frozen) and not back.flags.writeable
+    # Nobody but the answer still has it when it is sent.
+    for count in (5_000_000, 300_000):
+        assert np.array_equal(node.run("peer", peers.make_array, count), np.arange(count))
+
+
+def test_large_buffers_stay_out_of_the_pickle() -> None:
+    for writable in (True, False):
+        array = np.arange(100_000)
+        array.flags.writeable = writable
+        data, tensors = hawser.pickling.default_pickler.serialize({"array": array})
+        assert len(data) < 1000
+        assert [tensor.data_ptr() for tensor in tensors] == [array.ctypes.data]
+        back = hawser.pickling.default_pickler.deserialize(data, tensors)["array"]
+        assert np.shares_memory(back, array) and back.flags.writeable == writable
+
+
+def test_plain_arguments_never_enter_pickle(node: hawser.Node) -> None:
+    plain = {
+        "numbers": [1, -(2**63), 2.5, 1j, True, None],
+        "texts": ("a", "ü▲", b"bytes", "long" * 10_000, b"long" * 10_000),
+        "tensors": [torch.ones(2), {"large": torch.ones(100_000)}],
+    }
+    node.run("peer", peers.forbid_pickle, True)
+    peers.forbid_pickle(True)
+    try:
+        (back,), keywords = node.run("peer", peers.describe, plain, keyword=plain)
+        with pytest.raises(RuntimeError, match="pickled"):
+            node.run("peer", peers.echo, {1, 2})
+    finally:
+        peers.forbid_pickle(False)
+        node.run("peer", peers.forbid_pickle, False)
+    for each in (back, keywords["keyword"]):
+        assert each["numbers"] == plain["numbers"] and each["texts"] == plain["texts"]
+        assert torch.equal(each["tensors"][1]["large"], torch.ones(100_000))
 
 
 def test_identity_and_cycles_inside_a_value_are_kept(node: hawser.Node) -> None:

@@ -231,6 +231,26 @@ def test_row_07_exit_is_an_error_of_the_call() -> None:
     run(call_what_exits)
 
 
+async def raise_error_later(kind: str) -> None:
+    raise_error(kind)
+
+
+async def min_later(one: int, other: int) -> int:
+    return min(one, other)
+
+
+def call_coroutines_that_exit(world: World) -> None:
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="SystemExit") as caught:
+            rpc.rpc_sync(world.next, raise_error_later, ("exit",), timeout=10)
+        assert not isinstance(caught.value, (SystemExit, errors.Timeout))
+        assert rpc.rpc_sync(world.next, min_later, (1, 2), timeout=10) == 1
+
+
+def test_row_07_exit_of_a_coroutine_is_an_error_of_its_call_only() -> None:
+    run(call_coroutines_that_exit)
+
+
 # --- 9: short timeouts were none, and long ones overflowed ---
 
 
@@ -592,21 +612,34 @@ def use_odd_transports(world: World) -> None:
 # --- 36: memory grew ---
 
 
+THREADS = 64
+
+
+def add_slowly(tensor: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.005)  # so that as many threads are at it as there are calls
+    return tensor + 1
+
+
 def call_many_times(world: World) -> None:
     tensor = torch.ones(64 * 1024)
-    for _ in range(200):
-        rpc.rpc_sync(world.next, torch.add, (tensor, 1))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(100):
+
+    def call_all_threads() -> None:
         torch.futures.wait_all(
-            [rpc.rpc_async(world.next, torch.add, (tensor, 1)) for _ in range(10)]
+            [rpc.rpc_async(world.next, add_slowly, (tensor,)) for _ in range(THREADS)]
         )
+
+    for _ in range(4):
+        call_all_threads()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(20):
+        call_all_threads()
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown_kib < 64 * 1024, f"{grown_kib} KiB more after 1000 calls"
+    kept_kib = 20 * THREADS * tensor.nbytes // 1024  # if each call kept its tensor
+    assert grown_kib < kept_kib / 4, f"{grown_kib} KiB more after {20 * THREADS} calls"
 
 
 def test_row_36_memory_does_not_grow_with_calls() -> None:
-    run(call_many_times, num_worker_threads=64)
+    run(call_many_times, num_worker_threads=THREADS)
 
 
 # --- 37: a script module was an argument only if torch.distributed.nn had been imported ---

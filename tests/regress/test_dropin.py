@@ -58,6 +58,32 @@ def test_a_program_and_those_it_starts(tmp_path: pathlib.Path) -> None:
         ]
 
 
+def test_workers_of_torchrun(tmp_path: pathlib.Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+        import os, sys
+        import torch
+        import torch.distributed.rpc as rpc
+
+        def where():
+            return rpc.__name__, rpc.get_worker_info().name
+
+        rank = int(os.environ["RANK"])
+        rpc.init_rpc(f"w{rank}", rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
+        answer = rpc.rpc_sync(f"w{1 - rank}", where)
+        with open(f"{sys.argv[1]}.{rank}", "w") as file:
+            print(*answer, file=file)
+        rpc.shutdown()
+        """)
+    )
+    answers = str(tmp_path / "answer")
+    workers = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    python("-m", "hawser.dropin", *workers, str(program), answers)
+    for rank in range(2):
+        assert pathlib.Path(f"{answers}.{rank}").read_text() == f"hawser.rpc w{1 - rank}\n"
+
+
 def test_code_modules_and_the_interpreters_options(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a_module.py").write_text(
         "import sys, torch.distributed.rpc as r; print(r.__name__, sys.argv[1:], sys.flags.optimize)"
@@ -75,6 +101,8 @@ def test_install_replaces_all_copies_once() -> None:
         "-c",
         textwrap.dedent("""
         import sys, torch, torch.distributed.nn, torch.distributed.optim
+        import torch.distributed._shard.sharded_tensor.api as sharded
+        import torch.distributed._shard.sharded_tensor.utils as sharded_utils
         import torch.distributed.autograd as autograd_before
         from torch._C._distributed_rpc import WorkerInfo
         import hawser.dropin, hawser.rpc as ours
@@ -88,7 +116,14 @@ def test_install_replaces_all_copies_once() -> None:
         assert rpc is ours is sys.modules["torch.distributed.rpc"] is torch.distributed.rpc
         assert internal is ours.internal and rpc.WorkerInfo is WorkerInfo is compiled.WorkerInfo
         assert compiled.TensorPipeAgent is ours.TensorPipeAgent
+        assert sys.modules["torch._C._distributed_rpc"] is compiled
+        from torch._C import _distributed_autograd as compiled_autograd
+        assert sys.modules["torch._C._distributed_autograd"] is compiled_autograd
+        for name in ("backward", "get_gradients", "_new_context", "DistAutogradContext"):
+            assert getattr(compiled_autograd, name) is getattr(ours.dist_autograd, name)
         assert remote_module.rpc is ours is optimizer.rpc
+        assert sharded.rpc is ours is sharded_utils.rpc
+        assert torch.nn.parallel.distributed.RRef is ours.RRef
         assert remote_module._internal_rpc_pickler is ours.internal._internal_rpc_pickler
         assert remote_module.RemoteModule in ours.internal._internal_rpc_pickler._class_reducer_dict
         assert torch._jit_internal.RRef is torch.jit.annotations.RRef is optimizer.RRef is ours.RRef

@@ -12,7 +12,6 @@ from torch.utils import _pytree as pytree
 from hawser import _native
 from hawser._native import Future, Method, PyRRef
 from hawser.errors import Invalid
-from hawser.node import _limited
 from hawser.references import current_node
 
 __all__ = ["RemoteModule"]
@@ -54,7 +53,7 @@ class RemoteModule(nn.Module):
         native = current_node() if node is None else node._native
         self.on, self.device = _place(native, remote_device)
         what = (module_cls, tuple(args or ()), dict(kwargs or {}), self.device)
-        self.module_rref = native.remote(self.on, _create, what, None, _limited(None))
+        self.module_rref = native.remote(self.on, _create, what)
 
     @classmethod
     def init_from_module_rref(cls: type[M], remote_device: str, module_rref: PyRRef) -> M:
@@ -71,17 +70,17 @@ class RemoteModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the module there with these arguments and waits for the result."""
-        return self._node.call(self.on, *self._call(args, kwargs), _limited(None))
+        return self._node.call(self.on, *self._call(args, kwargs))
 
     def forward_async(self, *args: Any, **kwargs: Any) -> Future:
         """Calls the module there with these arguments; the result is in the future."""
-        return self._node.start(self.on, *self._call(args, kwargs), _limited(None))
+        return self._node.start(self.on, *self._call(args, kwargs))
 
     def train(self: M, mode: bool = True) -> M:
         """Sets the mode of the module there; returns this one."""
         if not isinstance(mode, bool):
             raise ValueError("training mode is expected to be boolean")
-        self._node.call(self.on, _set_mode, (self.module_rref, mode), None, _limited(None))
+        self._node.call(self.on, _set_mode, (self.module_rref, mode))
         self.training = mode
         return self
 
@@ -91,16 +90,14 @@ class RemoteModule(nn.Module):
     def remote_parameters(self, recurse: bool = True) -> list[PyRRef]:
         """References to the module's parameters, without those of its submodules if not `recurse`."""
         asked = (self.module_rref, recurse)
-        return self._node.call(self.on, _parameters, asked, None, _limited(None))
+        return self._node.call(self.on, _parameters, asked)
 
     def get_module_rref(self) -> PyRRef:
         return self.module_rref
 
     def __await__(self: M) -> Generator[Any, None, M]:
         """Waits until the module is there. Raises what its constructor raised."""
-        there = self._node.start(
-            self.on, _await_creation, (self.module_rref,), None, _limited(None)
-        )
+        there = self._node.start(self.on, _await_creation, (self.module_rref,))
         yield from there.__await__()
         return self
 

@@ -15,7 +15,6 @@ import torch
 from hawser import _native, autograd
 from hawser._native import Future, Method, PyRRef
 from hawser.errors import Error, Invalid
-from hawser.node import _limited
 from hawser.optim.share import Group, make_share
 
 __all__ = ["DistributedOptimizer", "OwnerErrors"]
@@ -305,7 +304,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return replies, failures
 
     def _start(self, name: str, function: Any, args: tuple[Any, ...]) -> Future:
-        return self._connected().start(name, function, args, None, _limited(None))
+        return self._connected().start(name, function, args)
 
     def _connected(self) -> _native.Node:
         assert self._node is not None  # there is at least one parameter

@@ -221,13 +221,14 @@ def _wait_for_store(init_method: str, rank: int) -> None:
     if url.scheme == "tcp":
         host, port = url.hostname, url.port
         query = urllib.parse.parse_qs(url.query)
-        hosts_it = int(query.get("rank", [rank])[0]) == 0
+        rank = int(query.get("rank", [rank])[0])
+        hosts_it = rank == 0
     elif url.scheme == "env":
         host, port = os.environ.get("MASTER_ADDR"), int(os.environ.get("MASTER_PORT", 0))
         hosts_it = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
     else:
         return
-    if not host or not port or hosts_it:  # torch says what is wrong with the former
+    if not host or not port or rank < 0 or hosts_it:  # torch knows, or says, better
         return
     ends = time.monotonic() + _RENDEZVOUS_TIMEOUT
     while not _native.wait_for_listener(host, port, 0.1):  # and look after interrupts

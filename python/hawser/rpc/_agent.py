@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Store
 
-from .. import _native, errors, references
+from .. import _native, errors, node, references
 from ._errors import describe_exception, make_exception
 from ._stock import WorkerInfo
 from ._transports import choose_transports
@@ -129,15 +129,19 @@ class TensorPipeAgent(RpcAgent):
 
     # --- who is there ---
 
-    def get_worker_info(self, workerName: str | int | None = None) -> WorkerInfo:
-        if workerName is None:
+    def get_worker_info(
+        self, workerName: str | int | None = None, id: int | None = None
+    ) -> WorkerInfo:
+        """By name or by rank, which may also stand in the place of the name; else of this one."""
+        key = workerName if id is None else id
+        if key is None:
             return self._me
-        if isinstance(workerName, int):
+        if isinstance(key, int):
             for info in self._members.values():
-                if info.id == workerName:
+                if info.id == key:
                     return info
-            raise RuntimeError(f"{self._address()} could not find destination id {workerName}")
-        return self._members.get(workerName) or self._look_up(workerName)
+            raise RuntimeError(f"{self._address()} could not find destination id {key}")
+        return self._members.get(key) or self._look_up(key)
 
     def _look_up(self, name: str) -> WorkerInfo:
         """A member that this agent has not been told of."""
@@ -282,17 +286,25 @@ def _get_current_rpc_agent() -> Any:
 
 
 def _set_and_start_rpc_agent(agent: Any) -> None:
-    global _current
     if _current is not None and _current is not agent:
         raise RuntimeError("Current RPC agent is set!")
-    _current = agent
-    references.choose_node(getattr(agent, "_node", None))
+    if _current is None:
+        _set_current(agent)
 
 
 def _reset_current_rpc_agent() -> None:
+    _set_current(None)
+
+
+def _set_current(agent: Any) -> None:
     global _current
-    _current = None
-    references.choose_node(None)
+    before, native = (getattr(each, "_node", None) for each in (_current, agent))
+    _current = agent
+    references.choose_node(native)
+    if before is not None:
+        node.retire(before)
+    if native is not None:
+        node.introduce(native)
 
 
 def get_rpc_timeout() -> float:

@@ -87,7 +87,16 @@ def make_exception(kind: str, message: str, details: dict[str, Any]) -> BaseExce
         return _creation_error(kind, message)
     if kind == "Timeout" and details.get("budget") is not None:
         return timeout_error(details["budget"], details.get("function"), details.get("node"))
+    if kind == "Invalid" and not _is_running():
+        message = f"{message}: RPC is no longer running on this node."
     return errors.make_exception(kind, message, details)
+
+
+def _is_running() -> bool:
+    from . import _agent  # which needs this module
+
+    node = getattr(_agent._current, "_node", None)
+    return node is not None and not node.closed
 
 
 def timeout_error(

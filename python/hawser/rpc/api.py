@@ -276,12 +276,24 @@ def _wait_all() -> Iterator[None]:
         yield
     finally:
         try:
-            torch.futures.wait_all(futures)
+            _await_all(futures)
         finally:
             if outer is None:
                 del _thread_local_var.future_list
             else:
                 _thread_local_var.future_list = outer
+
+
+def _await_all(futures: list[Any]) -> None:
+    """As torch.futures.wait_all, which cannot be interrupted: here that cancels what is not done."""
+    try:
+        for future in futures:
+            future.wait_for(math.inf)
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+    torch.futures.wait_all(futures)
 
 
 # --- profiling of calls ---

@@ -35,7 +35,7 @@ def is_available() -> bool:
 def _init(worker_id: int) -> None:
     """Called by init_rpc before the agent starts. The node that the agent starts knows its rank."""
     if not 0 <= worker_id < (1 << 15):
-        raise ValueError(f"worker id {worker_id} does not fit into an autograd id")
+        raise RuntimeError(f"worker_id needs to be in the range [0, 65535], got {worker_id}")
 
 
 def _node() -> _native.Node:
@@ -96,8 +96,9 @@ def _release_context(context_id: int) -> None:
         node.release_context(context_id)
 
 
-def _is_valid_context(context_id: int) -> None:
-    _retrieve_context(context_id)
+def _is_valid_context(worker_id: int) -> None:
+    """Raises if there is no context of that id: upstream's name for the parameter is a slip."""
+    _retrieve_context(worker_id)
 
 
 def _retrieve_context(context_id: int) -> DistAutogradContext:

@@ -61,9 +61,10 @@ class _InternalRPCPickler:
     """Writes an object as bytes and a list of tensors. Thread-safe; may be used while in use."""
 
     def __init__(self) -> None:
-        self._dispatch_table: dict[type, Reducer] = dict(copyreg.dispatch_table)
-        self._dispatch_table[torch.Tensor] = self._tensor_reducer
-        self._dispatch_table[torch.nn.Parameter] = pickling.reduce_parameter
+        self._dispatch_table: dict[type, Reducer] = {
+            torch.Tensor: self._tensor_reducer,
+            torch.nn.Parameter: pickling.reduce_parameter,
+        }
         self._class_reducer_dict: dict[type, Reducer] = {}
 
     def _register_reducer(self, obj_class: type, reducer: Reducer) -> None:
@@ -104,6 +105,7 @@ class _InternalRPCPickler:
 
     def _reducers(self, obj: Any) -> dict[type, Reducer]:
         table = {
+            **copyreg.dispatch_table,
             **self._dispatch_table,
             PyRRef: self._py_rref_reducer,
             RRef: self._rref_reducer,

@@ -45,6 +45,34 @@ std::optional<Duration> timeout_of(PyObject* seconds) {
 
 namespace {
 
+// Set by hawser.deadline: when it ends, in seconds of time.monotonic(), which is steady_clock.
+PyObject* deadline_variable() {
+  static PyObject* const variable = PyContextVar_New("hawser_deadline", nullptr);
+  return variable;
+}
+
+std::optional<Duration> left_of_deadline() {
+  PyObject* found = nullptr;
+  if (PyContextVar_Get(deadline_variable(), nullptr, &found) != 0) throw PythonErrorSet{};
+  if (!found) return std::nullopt;
+  const Object ends = Object::taken(found);
+  if (ends.get() == Py_None) return std::nullopt;
+  const double at = PyFloat_AsDouble(ends.get());
+  if (at == -1.0 && PyErr_Occurred()) throw PythonErrorSet{};
+  const std::chrono::duration<double> now = std::chrono::steady_clock::now().time_since_epoch();
+  return duration_of(std::max(at - now.count(), 1e-9), "a deadline");  // over is not without limit
+}
+
+}  // namespace
+
+std::optional<Duration> limited_timeout_of(PyObject* seconds) {
+  const auto timeout = timeout_of(seconds);
+  const auto left = left_of_deadline();
+  return timeout && left ? std::min(*timeout, *left) : left ? left : timeout;
+}
+
+namespace {
+
 // ------------------------------------------------------------------------------- calls
 //
 // call() and start() are METH_FASTCALL: pybind11's own dispatch would be a tenth of a call.
@@ -115,7 +143,7 @@ WrittenCall written(const NodeCore& core, const CallRequest& request) {
 }
 
 Object call_and_wait(NodeCore& core, const CallRequest& request) {
-  const auto timeout = timeout_of(request.timeout);
+  const auto timeout = limited_timeout_of(request.timeout);
   return run_written(core, {.to = request.to, .timeout = timeout}, written(core, request));
 }
 
@@ -160,13 +188,13 @@ PyObject* fast_call(PyObject* self, PyObject* const* given, Py_ssize_t count, Py
 }
 
 Object start(NodeCore& core, const CallRequest& request) {
-  const auto timeout = timeout_of(request.timeout);
+  const auto timeout = limited_timeout_of(request.timeout);
   return start_call(core.shared_from_this(), {.to = request.to, .timeout = timeout},
                     written(core, request), Object::shared(request.args));
 }
 
 Object remote(NodeCore& core, const CallRequest& request) {
-  const auto timeout = timeout_of(request.timeout);
+  const auto timeout = limited_timeout_of(request.timeout);
   return create_reference(core, {.to = request.to, .timeout = timeout}, written(core, request));
 }
 
@@ -222,7 +250,8 @@ std::shared_ptr<NodeCore> start_node(
     std::size_t max_threads, const std::string& trust, const std::string& address,
     const std::vector<std::string>& interfaces, std::uint16_t port,
     const std::string& advertised_host, const std::string& token, const std::string& token_file,
-    const std::optional<std::map<std::string, std::string>>& tls, double spin_us, double lost_after,
+    const std::optional<std::map<std::string, std::string>>& tls, double spin_us,
+    double heartbeat_interval, double suspect_after, double lost_after,
     const std::map<std::string, py::function>& functions, bool record_reference_origins,
     const std::optional<py::dict>& faults, const py::object& describe_exception,
     const py::object& make_exception) {
@@ -267,7 +296,10 @@ std::shared_ptr<NodeCore> start_node(
     }
     options.spin_limit =
         std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::micro>(spin_us));
-    options.failure_detector.lost_after = duration_of(lost_after, "lost_after");
+    options.failure_detector = {
+        .heartbeat_interval = duration_of(heartbeat_interval, "heartbeat_interval"),
+        .suspect_after = duration_of(suspect_after, "suspect_after"),
+        .lost_after = duration_of(lost_after, "lost_after")};
     options.record_reference_origins = record_reference_origins;
     if (faults) options.faults = read_faults(*faults);
     if (trust != "full" && trust != "functions") {
@@ -455,7 +487,9 @@ void bind_node(py::module_& module) {
            py::arg("max_threads") = 128, py::arg("trust") = "full", py::arg("address") = "",
            py::arg("interfaces") = std::vector<std::string>(), py::arg("port") = 0,
            py::arg("advertised_host") = "", py::arg("token") = "", py::arg("token_file") = "",
-           py::arg("tls") = py::none(), py::arg("spin_us") = 50.0, py::arg("lost_after") = 10.0,
+           py::arg("tls") = py::none(), py::arg("spin_us") = 50.0,
+           py::arg("heartbeat_interval") = 1.0, py::arg("suspect_after") = 2.0,
+           py::arg("lost_after") = 10.0,
            py::arg("functions") = std::map<std::string, py::function>(),
            py::arg("record_reference_origins") = false, py::arg("faults") = py::none(),
            py::arg("describe_exception") = py::none(), py::arg("make_exception") = py::none())
@@ -609,6 +643,7 @@ void bind_node(py::module_& module) {
     kinds.append(py::str(kind.data(), kind.size()));
   }
   module.attr("MESSAGE_KINDS") = py::tuple(kinds);
+  module.attr("deadline") = py::reinterpret_borrow<py::object>(deadline_variable());
   module.def("measure_gil_waits", &measure_gil_waits, py::arg("enabled"));
   module.def("close_all", &close_all_nodes, py::call_guard<py::gil_scoped_release>());
   module.def("current_call", []() -> py::object {

@@ -17,6 +17,8 @@ PyObject* call_info(const CallContext& context);
 Object run_written(NodeCore& core, const CallOptions& options, WrittenCall&& written);
 // Seconds; nothing for null and None. Throws Error(Invalid) when negative; 0 is without limit.
 std::optional<Duration> timeout_of(PyObject* seconds);
+// The same for a call, which hawser.deadline() may limit further.
+std::optional<Duration> limited_timeout_of(PyObject* seconds);
 
 void bind_node(pybind11::module_& module);
 

@@ -88,7 +88,8 @@ void bind_options(py::module_& module) {
       .def_readwrite("_channels", &TensorPipeOptions::channels)
       .def_readwrite("device_maps", &TensorPipeOptions::device_maps)
       .def_readwrite("devices", &TensorPipeOptions::devices)
-      .def("_set_device_map", &TensorPipeOptions::set_device_map);
+      .def("_set_device_map", &TensorPipeOptions::set_device_map, py::arg("to"),
+           py::arg("device_map"));
 }
 
 }  // namespace hawser::bindings

@@ -36,16 +36,28 @@ struct KeptState {
 };
 thread_local KeptState kept;
 
+struct Dropped {
+  std::vector<PyObject*> objects;
+  bool main_thread_asked = false;
+};
+
 // Never destroyed: objects are given away while the process exits, too.
-Guarded<std::vector<PyObject*>>& dropped() {
-  static auto* const objects = new Guarded<std::vector<PyObject*>>;
+Guarded<Dropped>& dropped() {
+  static auto* const objects = new Guarded<Dropped>;
   return *objects;
 }
 
+// There are objects of which the main thread does not know.
+std::atomic<bool> overdue{false};
+
 int drop_now(void*) {
-  std::vector<PyObject*> objects;
-  objects.swap(*dropped().lock());
-  for (PyObject* object : objects) Py_DECREF(object);
+  Dropped taken;
+  {
+    auto waiting = dropped().lock();
+    std::swap(taken, *waiting);
+    overdue.store(false, std::memory_order_relaxed);
+  }
+  for (PyObject* object : taken.objects) Py_DECREF(object);
   return 0;
 }
 
@@ -82,22 +94,20 @@ std::optional<GilWaits> measured_gil_waits() {
 }
 
 WithGil::~WithGil() {
-  if (!had_it_) PyEval_SaveThread();
+  if (had_it_) return;
+  if (overdue.load(std::memory_order_relaxed)) drop_now(nullptr);
+  PyEval_SaveThread();
 }
 
 void drop_later(PyObject* object) {
   if (!object || python_ends()) return;
-  bool first = false;
-  {
-    auto objects = dropped().lock();
-    first = objects->empty();
-    objects->push_back(object);
-  }
-  // Run by the main thread at its next opportunity. When its list is full, the next one asks.
-  if (first && Py_AddPendingCall(drop_now, nullptr) != 0) {
-    const WithGil gil;
-    drop_now(nullptr);
-  }
+  auto waiting = dropped().lock();
+  waiting->objects.push_back(object);
+  if (waiting->main_thread_asked) return;
+  // Run by the main thread at its next opportunity. When its list is full, by whoever has the lock
+  // next, or asked for by who drops next: waiting for it here is out of the question (GIL-1).
+  waiting->main_thread_asked = Py_AddPendingCall(drop_now, nullptr) == 0;
+  overdue.store(!waiting->main_thread_asked, std::memory_order_relaxed);
 }
 
 }  // namespace hawser::bindings

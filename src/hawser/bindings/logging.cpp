@@ -1,6 +1,7 @@
 #include "hawser/bindings/logging.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hawser/base/guarded.h"
@@ -21,6 +22,7 @@ struct Line {
 struct Waiting {
   std::vector<Line> lines;
   std::size_t lost = 0;
+  bool main_thread_asked = false;
 };
 
 // Never destroyed: lines are logged while the process exits, too.
@@ -30,22 +32,21 @@ Guarded<Waiting>& waiting() {
 }
 
 int pass_on(void*) {
+  waiting().lock()->main_thread_asked = false;
   pass_on_log();
   return 0;
 }
 
 void put_down(log::Level level, std::string_view layer, std::string_view text) {
-  bool first = false;
-  {
-    auto lines = waiting().lock();
-    first = lines->lines.empty();
-    if (lines->lines.size() >= kMostLines) {
-      ++lines->lost;
-      return;
-    }
+  auto lines = waiting().lock();
+  if (lines->lines.size() < kMostLines) {
     lines->lines.push_back({level, std::string(layer), std::string(text)});
+  } else {
+    ++lines->lost;
   }
-  if (first) Py_AddPendingCall(pass_on, nullptr);  // its list may be full: then with the next line
+  if (lines->main_thread_asked) return;
+  // Its list may be full: then with the next line, or when it waits for a call.
+  lines->main_thread_asked = Py_AddPendingCall(pass_on, nullptr) == 0;
 }
 
 }  // namespace
@@ -53,11 +54,12 @@ void put_down(log::Level level, std::string_view layer, std::string_view text) {
 void log_to_python() { log::set_sink(put_down); }
 
 void pass_on_log() {
-  Waiting taken;
+  std::vector<Line> taken;
+  std::size_t lost = 0;
   {
     auto lines = waiting().lock();
-    if (lines->lines.empty()) return;
-    std::swap(taken, *lines);
+    taken.swap(lines->lines);
+    lost = std::exchange(lines->lost, 0);
   }
   const auto report = [](const Line& line) {
     const Object level = Object::taken(PyLong_FromLong(static_cast<long>(line.level)));
@@ -67,9 +69,9 @@ void pass_on_log() {
         imports().emit_log, level.get(), layer.get(), text.get(), nullptr));
   };
   try {
-    for (const Line& line : taken.lines) report(line);
-    if (taken.lost != 0) {
-      report({log::Level::Warning, "log", std::to_string(taken.lost) + " lines were lost"});
+    for (const Line& line : taken) report(line);
+    if (lost != 0) {
+      report({log::Level::Warning, "log", std::to_string(lost) + " lines were lost"});
     }
   } catch (const PythonErrorSet&) {
     PyErr_WriteUnraisable(nullptr);  // a handler of the user's raised: it must not stop anything

@@ -43,6 +43,15 @@ PYBIND11_MODULE(_native, module) {
   hawser::bindings::bind_reference(module);
   hawser::bindings::bind_options(module);
   hawser::bindings::bind_optim(module);
+  module.def(
+      "tensor_over",
+      [](const pybind11::object& buffer) {
+        return hawser::bindings::guarded(nullptr, [&] {
+          return pybind11::reinterpret_steal<pybind11::object>(
+              hawser::bindings::tensor_over(buffer.ptr()).release());
+        });
+      },
+      pybind11::arg("buffer"));
   module.def("wait_for_listener", &wait_for_listener, pybind11::arg("host"), pybind11::arg("port"),
              pybind11::arg("seconds"));
 }

@@ -1,5 +1,6 @@
 #include "hawser/bindings/py_value.h"
 
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -214,6 +215,14 @@ wire::Payload write_pickled(PyObject* value, const Picklers& picklers) {
   out.list(references.handles().size());
   for (const auto& handle : references.handles()) out.reference(handle);
   return out.finish();
+}
+
+Object tensor_over(PyObject* buffer) {
+  Object view = Object::taken(PyMemoryView_FromObject(buffer));
+  const Py_buffer bytes = *PyMemoryView_GET_BUFFER(view.get());
+  const auto kept = std::make_shared<AnywhereObject>(std::move(view));
+  return Object::taken(THPVariable_Wrap(at::from_blob(
+      bytes.buf, {bytes.len}, [kept](void*) {}, at::kByte)));
 }
 
 Object read_value(PayloadReader& in, const Picklers& picklers) {

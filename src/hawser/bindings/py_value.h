@@ -34,6 +34,10 @@ wire::Payload write_value(PyObject* value, const Picklers& picklers);
 // The same, through the pickler even if it is plain.
 wire::Payload write_pickled(PyObject* value, const Picklers& picklers);
 
+// The bytes of a contiguous buffer as a tensor that keeps them alive. Unlike torch.frombuffer's it
+// may end on any thread (GIL-1).
+Object tensor_over(PyObject* buffer);
+
 // Throws PythonErrorSet, Error(Invalid) for malformed bytes, Error(Refused) for a pickle that may
 // not be read.
 Object read_value(PayloadReader& in, const Picklers& picklers);

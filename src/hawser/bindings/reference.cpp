@@ -362,7 +362,7 @@ PyObject* to_here(PyObject* self, PyObject* const* given, Py_ssize_t count, PyOb
                                           "deletion.");
     }
     core = reference->shared_core();
-    const auto limit = unset ? std::nullopt : timeout_of(timeout);
+    const auto limit = limited_timeout_of(unset ? nullptr : timeout);
     const engine::ContextScope scope(context_of_python());
     return fetch(*core, *reference, limit).release();
   } catch (...) {

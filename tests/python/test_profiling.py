@@ -304,10 +304,119 @@ def test_timeline_says_where_the_time_went(timeline: profiler.profile, tmp_path:
     assert refused.returncode == 1 and "is not a timeline" in refused.stderr
 
 
-def test_parts_of_a_life_add_up(timeline: profiler.profile) -> None:
-    for life in traces.lives(timeline.as_chrome_trace()):
-        parts = life.serialisation + life.transit + life.queueing + life.execution
-        assert parts == pytest.approx(life.total, abs=0.5)
+def drawn_call(number: int, answered: bool) -> list[dict[str, Any]]:
+    """A call as a timeline has it; each of its parts takes a time of its own."""
+
+    def part(name: str, kind: str, start: float, end: float, **args: Any) -> dict[str, Any]:
+        args["call"] = number
+        return {"name": name, "cat": kind, "ts": start, "dur": end - start, "args": args}
+
+    named = {"function": "f", "from": "a", "to": "b", "bytes": 2048}
+    if not answered:
+        return [
+            part("rpc_sync#f(a -> b)", "call", 5_000, 35_000, **named),
+            part("write request", "phase", 5_000, 5_003),
+        ]
+    off = 1_000_000  # another clock
+    return [
+        part("rpc_sync#f(a -> b)", "call", 0, 1_000, **named),
+        part("write request", "phase", 0, 30),
+        part("f", "service", off + 40, off + 900, bytes=3 << 20),
+        part("queued", "phase", off + 40, off + 200),
+        part("run", "phase", off + 200, off + 840),
+        part("write answer", "phase", off + 840, off + 900),
+    ]
+
+
+def cells(summary: str) -> list[dict[str, str]]:
+    """The lines of a summary, by its heads; columns have two spaces between them."""
+    lines = summary.split("\n\n")[0].splitlines()
+    heads = re.split(r"  +", lines[0])
+    return [dict(zip(heads, re.split(r"  +", line), strict=True)) for line in lines[2:]]
+
+
+def test_each_column_of_the_summary_is_what_it_says() -> None:
+    trace = {
+        "hawser": {"processes": [], "dropped_events": 0},
+        "traceEvents": drawn_call(1, answered=True),
+    }
+    assert cells(traces.summary(trace)) == [
+        {
+            "function": "f",
+            "from -> to": "a -> b",
+            "calls": "1",
+            "unanswered": "-",
+            "mean us": "1000.0",
+            "max us": "1000.0",
+            "transit": "110.0 (11%)",
+            "queueing": "160.0 (16%)",
+            "execution": "640.0 (64%)",
+            "serialisation": "90.0 (9%)",
+            "sent": "2.0 KiB",
+            "received": "3.0 MiB",
+        }
+    ]
+    assert "unanswered if" not in traces.summary(trace)
+
+
+def test_calls_without_an_answer_are_in_the_summary() -> None:
+    trace: dict[str, Any] = {
+        "hawser": {"processes": [], "dropped_events": 0},
+        "traceEvents": drawn_call(1, answered=True) + drawn_call(2, answered=False),
+    }
+    (line,) = cells(traces.summary(trace))
+    assert (line["calls"], line["unanswered"]) == ("2", "1")
+    assert (line["mean us"], line["max us"]) == ("15500.0", "30000.0")
+    assert line["execution"] == "640.0 (64%)", "of what is known"
+    assert line["sent"] == "4.0 KiB"
+    trace["traceEvents"] = drawn_call(2, answered=False)
+    (line,) = cells(traces.summary(trace))
+    assert (line["unanswered"], line["execution"], line["received"]) == ("1", "-", "0 B")
+    assert "unanswered if" in traces.summary(trace)
+
+
+def test_calls_that_run_out_of_time_are_in_the_timeline(world: hawser.Node) -> None:
+    with profiler.profile() as recorded:
+        with pytest.raises(hawser.Timeout), hawser.deadline(0.05):
+            world.run("peer", time.sleep, 0.5)
+        world.run("peer", compute, torch.ones(2))
+    lines = {line["function"]: line for line in cells(recorded.summary())}
+    assert lines["sleep"]["unanswered"] == "1"
+    assert float(lines["sleep"]["mean us"]) >= 50_000
+    assert lines["compute"]["unanswered"] == "-"
+
+
+def test_the_time_of_a_slow_function_is_execution(world: hawser.Node) -> None:
+    with profiler.profile() as recorded:
+        world.run("peer", time.sleep, 0.2)
+    (life,) = traces.lives(recorded.as_chrome_trace())
+    assert life.execution >= 200_000
+    assert life.total - life.execution < life.execution, "which is where its time went"
+
+
+def test_the_time_for_which_a_busy_node_lets_a_request_wait_is_queueing() -> None:
+    with peers.world("busy", max_threads=2) as node:
+        node.run("busy", compute, torch.ones(2))
+        with profiler.profile() as recorded:
+            calls = [node.call("busy", time.sleep, 0.3) for _ in range(2)]
+            for call in calls:
+                call.wait()
+    first, second = traces.lives(recorded.as_chrome_trace())
+    assert second.execution >= 300_000
+    assert second.queueing >= 150_000, (first, second)
+    assert second.queueing > second.transit
+
+
+def test_bytes_are_those_of_the_values(world: hawser.Node) -> None:
+    with profiler.profile() as recorded:
+        world.run("peer", torch.sum, torch.ones(10_000))
+        world.run("peer", torch.ones, [20_000])
+    few, many = traces.lives(recorded.as_chrome_trace())
+    overhead = 1_000  # names, shapes
+    assert 40_000 <= few.request_bytes <= 40_000 + overhead
+    assert 4 <= few.answer_bytes <= overhead
+    assert many.request_bytes <= overhead
+    assert 80_000 <= many.answer_bytes <= 80_000 + overhead
 
 
 def test_a_timeline_can_be_made_once() -> None:
@@ -537,6 +646,9 @@ def test_timelines_of_two_threads_in_one(world: hawser.Node) -> None:
     apart = [each.as_chrome_trace() for each in recorded]
     merged = timelines.merge(apart)
     assert [p["name"] for p in merged["hawser"]["processes"]] == [world.name, "peer", "other"]
+    for number, process in enumerate(merged["hawser"]["processes"]):
+        stated = [each["hawser"]["processes"][number]["clock_error_us"] for each in apart]
+        assert process["clock_error_us"] == max(stated), "both have put their events into it"
     both = [event for each in apart for event in each["traceEvents"] if event["ph"] != "M"]
     events = [event for event in merged["traceEvents"] if event["ph"] != "M"]
     assert len(events) == len(both)

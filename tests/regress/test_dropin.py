@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -33,6 +34,39 @@ PROGRAM = """
         sys.exit(max(process.exitcode for process in ranks))
 """
 
+# Uses torch's profiler around its calls, as any program may.
+PROFILED = """
+    import sys
+    import torch
+    import torch.distributed.rpc as rpc
+    import torch.multiprocessing as mp
+
+    def double(x):
+        return torch.add(x, x)
+
+    @torch.jit.script
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    def work(rank, path):
+        options = rpc.TensorPipeRpcBackendOptions(init_method="file://" + path)
+        rpc.init_rpc(f"w{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+        if rank == 0:
+            with torch.profiler.profile() as prof:
+                rpc.rpc_sync("w1", double, (torch.ones(2),))
+                rpc.rpc_async("w1", double, (torch.ones(2),)).wait()
+                rpc.remote("w1", double, (torch.ones(2),)).to_here()
+                rpc.rpc_sync("w1", torch.relu, (torch.ones(2),))
+                rpc.rpc_sync("w1", scale, (torch.ones(2),))
+            for event in prof.key_averages():
+                if "rpc#" in event.key:
+                    print(event.count, event.key, flush=True)
+        rpc.shutdown()
+
+    if __name__ == "__main__":
+        mp.spawn(work, args=(sys.argv[1],), nprocs=2)
+"""
+
 
 def python(*args: str, **environment: str) -> str:
     ended = subprocess.run(
@@ -56,6 +90,19 @@ def test_a_program_and_those_it_starts(tmp_path: pathlib.Path) -> None:
             f"hawser.rpc w0 {start} {store}",
             f"hawser.rpc w1 {start} {store}",
         ]
+
+
+def test_torchs_profiler_shows_what_callees_did(tmp_path: pathlib.Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROFILED))
+    printed = python("-m", "hawser.dropin", str(program), str(tmp_path / "store")).splitlines()
+    double, relu = "rpc#double(w0 -> w1)", "rpc#aten::relu(w0 -> w1)"
+    assert f"3 {double}" in printed
+    assert f"3 {double}#remote_op: aten::add" in printed
+    assert f"1 {relu}#remote_op: aten::relu" in printed
+    assert any(
+        re.fullmatch(r"1 rpc#\S*scale\(w0 -> w1\)#remote_op: aten::mul", line) for line in printed
+    )
 
 
 def test_code_modules_and_the_interpreters_options(tmp_path: pathlib.Path) -> None:

@@ -83,7 +83,10 @@ WrittenCall Node::write_script_call(std::string_view function, std::vector<c10::
   const auto& program = scripts().shared_program();
   const torch::jit::Function* const known =
       program ? program->find(std::string(function)) : nullptr;
-  if (known) args = script::complete_stack(known->getSchema(), std::move(args), {});
+  if (known) {
+    script::fit_types(known->getSchema(), args);
+    args = script::complete_stack(known->getSchema(), std::move(args), {});
+  }
   return {wire::TargetKind::Script, std::string(function),
           script::write_call(std::move(args), /*asynchronous=*/false)};
 }

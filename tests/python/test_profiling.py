@@ -14,6 +14,7 @@ from typing import Any
 
 import peers
 import pytest
+import scripted
 import torch
 from torch.autograd.profiler_legacy import profile as legacy_profile
 
@@ -152,6 +153,26 @@ def test_nothing_is_recorded_without_a_profiler(world: hawser.Node) -> None:
         pass
     world.run("peer", compute, torch.ones(2))
     assert not prof.function_events
+
+
+def negate_often(times: int) -> None:
+    x = torch.ones(1)
+    for _ in range(times):
+        torch.neg(x)
+
+
+def test_a_profile_of_serving_says_that_it_is_not_complete(world: hawser.Node) -> None:
+    world._native.begin_serving_profile(
+        torch.autograd.ProfilerConfig(
+            torch.autograd.ProfilerState.CPU,
+            *(False, False, False, False, False),
+            torch.profiler._ExperimentalConfig(),
+        )
+    )
+    world.run(world.name, negate_often, 66_000)
+    with pytest.warns(RuntimeWarning, match=r"not complete: 0 calls and 46\d events did not fit"):
+        (call,) = world._native.end_serving_profile()
+    assert sum(len(events) for events in call) > 2 * 65_000
 
 
 # --- torch.profiler ---
@@ -443,6 +464,110 @@ def test_memory_is_recorded_on_request(world: hawser.Node) -> None:
         world.run("peer", compute, torch.ones(1000))
     there = [e for e in recorded.events if e.kind == Kind.MEMORY and e.process.name == "peer"]
     assert sum(event.bytes for event in there if event.bytes > 0) >= 4000
+
+
+@pytest.mark.parametrize("outer_all", [False, True])
+@pytest.mark.parametrize("inner_all", [False, True])
+def test_each_of_two_timelines_gets_what_it_wants(
+    world: hawser.Node, outer_all: bool, inner_all: bool
+) -> None:
+    def wanting(everything: bool) -> profiler.profile:
+        return profiler.profile(record_shapes=everything, profile_memory=everything)
+
+    with wanting(outer_all) as outer, wanting(inner_all) as inner:
+        torch.ones(2).cos()
+        world.run("peer", compute, torch.ones(3))
+    for recorded, everything in ((outer, outer_all), (inner, inner_all)):
+        for where, name in ((world.name, "aten::cos"), ("peer", "aten::add")):
+            events = [event for event in recorded.events if event.process.name == where]
+            operator = next(event for event in events if event.name == name)
+            assert bool(operator.shapes) == everything
+            assert any(event.kind == Kind.MEMORY for event in events) == everything
+
+
+def test_a_timeline_ends_on_its_own_thread() -> None:
+    recorded = profiler.profile()
+    refused: list[BaseException] = []
+
+    def end() -> None:
+        try:
+            recorded.__exit__()
+        except RuntimeError as error:
+            refused.append(error)
+
+    with recorded:
+        elsewhere = threading.Thread(target=end)
+        elsewhere.start()
+        elsewhere.join()
+        torch.ones(2).cos()
+    assert "thread that began it" in str(refused[0])
+    assert "aten::cos" in names(recorded.events)
+
+
+def test_a_timeline_that_is_dropped_elsewhere_leaves_that_thread_alone() -> None:
+    dropped = []
+
+    def begin() -> None:
+        dropped.append(profiler.profile().__enter__())
+
+    beginning = threading.Thread(target=begin)
+    beginning.start()
+    beginning.join()
+    with profiler.profile() as recorded:
+        dropped.clear()
+        torch.ones(2).cos()
+    assert "aten::cos" in names(recorded.events)
+
+
+# --- scripts ---
+
+
+def test_torchs_profilers_and_timelines_show_scripts(world: hawser.Node) -> None:
+    for name in ("peer", "other"):
+        world.run(name, scripted.count_gil_waits, False)  # which imports the scripts there
+
+    def calls() -> None:
+        world.run("peer", scripted.scaled, torch.ones(2))
+        world.run("peer", scripted.call, "other", torch.ones(2), torch.ones(2))
+        scripted.call_later("peer", torch.ones(2), torch.ones(2)).wait()
+        scripted.create_and_fetch("peer", torch.ones(2))
+
+    module = "__torch__.scripted."
+    to_peer = f"({world.name} -> peer)"
+    with torch.profiler.profile() as kineto:
+        calls()
+    counts = {event.key: event.count for event in kineto.key_averages()}
+    assert counts[f"rpc#{module}scaled{to_peer}#remote_op: aten::mul"] == 2, (
+        "one of them stays there"
+    )
+    assert counts[f"rpc#{module}add{to_peer}#remote_op: aten::add"] == 1
+    nested = f"rpc_async_jit#{module}add(peer -> other)"
+    assert counts[f"rpc#{module}call{to_peer}#remote_op: {nested}#remote_op: aten::add"] == 1
+    assert counts[f"to_here#({world.name})->(peer)"] == 1
+    with profiler.profile() as recorded:
+        calls()
+    lives = {
+        (life.function, life.source, life.peer): life
+        for life in traces.lives(recorded.as_chrome_trace())
+    }
+    assert lives.keys() == {
+        (f"{module}scaled", world.name, "peer"),
+        (f"{module}call", world.name, "peer"),
+        (f"{module}add", "peer", "other"),
+        (f"{module}add", world.name, "peer"),
+        ("to_here", world.name, "peer"),
+    }
+    assert ("other", "aten::add") in {(e.process.name, e.name) for e in recorded.events}
+
+
+def test_torchs_profiler_beside_a_timeline(world: hawser.Node) -> None:
+    with torch.profiler.profile() as kineto, profiler.profile() as recorded:
+        world.run("peer", relay, "other", torch.ones(2))
+    keys = {event.key for event in kineto.key_averages()}
+    call = f"rpc#relay({world.name} -> peer)"
+    assert f"{call}#remote_op: rpc_sync#compute(peer -> other)" in keys
+    assert f"{call}#remote_op: aten::add" in keys
+    assert len(traces.lives(recorded.as_chrome_trace())) == 2
 
 
 # --- backward passes ---

@@ -188,7 +188,7 @@ void Node::begin_serving_profile(std::uint32_t wants) {
   machinery_->serving_profiles().begin(wants);
 }
 
-std::vector<trace::ServingProfiles::ServedCall> Node::end_serving_profile() {
+trace::ServingProfiles::Served Node::end_serving_profile() {
   return machinery_->serving_profiles().end();
 }
 

@@ -225,6 +225,12 @@ GOALS = (
         (Figure(limit("tcp_polling_hot")),),
         at_most_ratio=1.8,
     ),
+    Goal(
+        "profiling while it is off, against a no-op call",
+        Figure(job("profiling_off")),
+        (Figure(job("noop_hot")),),
+        at_most_ratio=0.01,
+    ),
     Goal("calls, 64 in flight, shm", Figure(job("calls_64"), "calls_per_s"), at_least=1_000_000),
     Goal(
         "calls, 64 in flight, tcp", Figure(job("calls_64", "tcp"), "calls_per_s"), at_least=200_000

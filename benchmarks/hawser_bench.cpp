@@ -255,6 +255,22 @@ Fields noop_hot(Team& team, const Arguments& arguments) {
   return latency(arguments.seconds, nothing, [&] { team.node().call<void>("n1", "noop").get(); });
 }
 
+// What a call pays for profiling while nobody profiles, as its caller does it: the time that a
+// profile would want to know, and whether there is one.
+Fields profiling_off(const Arguments& arguments) {
+  constexpr int kCalls = 10'000;
+  std::int64_t watched = 0;
+  Fields fields = latency(arguments.seconds, nothing, [&] {
+    for (int i = 0; i < kCalls; ++i) {
+      watched += hawser::trace::stamp() + (hawser::trace::is_watched() ? 1 : 0);
+    }
+  });
+  if (watched != 0) throw std::runtime_error("somebody profiles this");
+  for (const char* const field : {"median_us", "p99_us"}) fields[field] /= kCalls;
+  fields["calls_per_s"] *= kCalls;
+  return fields;
+}
+
 Fields noop_asleep(Team& team, const Arguments& arguments) {
   for (int i = 0; i < 100; ++i) team.node().call<void>("n1", "noop").get();
   return latency(
@@ -405,6 +421,7 @@ Fields connect_64(Team& team, const Arguments&, Clock::time_point started) {
 Fields run(const Arguments& arguments) {
   const std::string& job = arguments.job;
   const auto started = Clock::now();
+  if (job == "profiling_off") return profiling_off(arguments);
   const int processes = job == "all_to_all" ? 4 : job == "idle_64" || job == "connect_64" ? 64 : 2;
   std::optional<Burners> burners;
   if (job.starts_with("beside_compute")) burners.emplace();

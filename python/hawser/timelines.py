@@ -35,7 +35,8 @@ def merge(timelines: Iterable[dict[str, Any]]) -> dict[str, Any]:
             number = numbers.setdefault((process["name"], process["pid"]), len(numbers) + 1)
             renumbered[process["trace_pid"]] = number
             known = processes.setdefault(number, {**process, "trace_pid": number})
-            error = min(known["clock_error_us"], process["clock_error_us"])
+            # What is in the file with the larger error stays where that has put it.
+            error = max(known["clock_error_us"], process["clock_error_us"])
             known["clock_error_us"] = error
         for event in timeline["traceEvents"]:
             moved = {**event, "pid": renumbered[event["pid"]]}

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Life", "lives", "load", "parse_call_name", "picture", "summary"]
+__all__ = ["Call", "Life", "calls", "lives", "load", "parse_call_name", "picture", "summary"]
 
 _CALL = re.compile(r"^(?P<style>\w+)#(?P<function>.*)\((?P<from>[^() ]+) -> (?P<to>[^() ]+)\)$")
 _FETCH = re.compile(r"^(?P<function>to_here)#\((?P<from>[^()]+)\)->\((?P<to>[^()]+)\)$")
@@ -22,26 +22,32 @@ def parse_call_name(name: str) -> dict[str, str]:
     return found.groupdict() if found else {"function": name}
 
 
-@dataclass(frozen=True)
-class Life:
-    """One call, in microseconds; the times of its callee as far as the clocks are known."""
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call as its caller saw it, in microseconds."""
 
     function: str
     source: str
     peer: str
     start: float  # the function was called
     written: float  # the request was written
-    received: float
-    begun: float
-    returned: float
-    answered: float
-    end: float  # the answer was there
+    end: float  # the answer was there, or it was clear that there would be none
     request_bytes: int
-    answer_bytes: int
 
     @property
     def total(self) -> float:
         return self.end - self.start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life(Call):
+    """A call whose callee has told about it; its times as far as the clocks are known."""
+
+    received: float
+    begun: float
+    returned: float
+    answered: float
+    answer_bytes: int
 
     @property
     def serialisation(self) -> float:
@@ -69,43 +75,53 @@ def load(path: str) -> dict[str, Any]:
     return trace
 
 
-def lives(trace: dict[str, Any]) -> list[Life]:
-    """The calls whose two sides are known, in the order in which they were made."""
-    calls: dict[int, dict[str, Any]] = {}
+def calls(trace: dict[str, Any]) -> list[Call]:
+    """All calls, in the order in which they were made. Those whose callee did not tell about them are no
+    lives: their time was up, the callee was lost or refused them, or its record did not fit."""
+    made: dict[int, dict[str, Any]] = {}
     services: dict[int, dict[str, Any]] = {}
     phases: dict[tuple[int, str], dict[str, Any]] = {}
     for event in trace["traceEvents"]:
         kind = event.get("cat")
         if kind == "call":
-            calls[event["args"]["call"]] = event
+            made[event["args"]["call"]] = event
         elif kind == "service":
             services[event["args"]["call"]] = event
         elif kind == "phase":
             phases[event["args"]["call"], event["name"]] = event
-    found = []
-    for number, call in calls.items():
+    found: list[Call] = []
+    for number, call in made.items():
+        written = phases[number, "write request"]
+        seen_by_caller: dict[str, Any] = {
+            "function": call["args"]["function"],
+            "source": call["args"].get("from", "?"),
+            "peer": call["args"].get("to", "?"),
+            "start": call["ts"],
+            "written": written["ts"] + written["dur"],
+            "end": call["ts"] + call["dur"],
+            "request_bytes": call["args"]["bytes"],
+        }
         service = services.get(number)
         if service is None:
+            found.append(Call(**seen_by_caller))
             continue
         run = phases[number, "run"]
-        written = phases[number, "write request"]
         found.append(
             Life(
-                function=call["args"]["function"],
-                source=call["args"].get("from", "?"),
-                peer=call["args"].get("to", "?"),
-                start=call["ts"],
-                written=written["ts"] + written["dur"],
+                **seen_by_caller,
                 received=service["ts"],
                 begun=run["ts"],
                 returned=run["ts"] + run["dur"],
                 answered=service["ts"] + service["dur"],
-                end=call["ts"] + call["dur"],
-                request_bytes=call["args"]["bytes"],
                 answer_bytes=service["args"]["bytes"],
             )
         )
-    return sorted(found, key=lambda life: life.start)
+    return sorted(found, key=lambda call: call.start)
+
+
+def lives(trace: dict[str, Any]) -> list[Life]:
+    """The calls whose two sides are known, in the order in which they were made."""
+    return [call for call in calls(trace) if isinstance(call, Life)]
 
 
 # --- text ---
@@ -113,33 +129,29 @@ def lives(trace: dict[str, Any]) -> list[Life]:
 
 def summary(trace: dict[str, Any]) -> str:
     """A table: a line for each function and peer, those that took the most time first."""
-    groups: dict[tuple[str, str, str], list[Life]] = collections.defaultdict(list)
-    for life in lives(trace):
-        groups[life.function, life.source, life.peer].append(life)
+    groups: dict[tuple[str, str, str], list[Call]] = collections.defaultdict(list)
+    for call in calls(trace):
+        groups[call.function, call.source, call.peer].append(call)
     head = (
-        *("function", "from -> to", "calls", "mean us", "max us"),
+        *("function", "from -> to", "calls", "unanswered", "mean us", "max us"),
         *("transit", "queueing", "execution", "serialisation", "sent", "received"),
     )
     rows: list[tuple[str, ...]] = [head]
-    for (function, source, peer), calls in sorted(
-        groups.items(), key=lambda group: -sum(life.total for life in group[1])
+    for (function, source, peer), group in sorted(
+        groups.items(), key=lambda group: -sum(call.total for call in group[1])
     ):
-        total = sum(life.total for life in calls) or 1.0
-
-        def share(part: str, calls: list[Life] = calls, total: float = total) -> str:
-            spent = sum(getattr(life, part) for life in calls)
-            return f"{spent / len(calls):.1f} ({100 * spent / total:.0f}%)"
-
+        answered = [call for call in group if isinstance(call, Life)]
         rows.append(
             (
                 function,
                 f"{source} -> {peer}",
-                str(len(calls)),
-                f"{total / len(calls):.1f}",
-                f"{max(life.total for life in calls):.1f}",
-                *(share(part) for part in ("transit", "queueing", "execution", "serialisation")),
-                _bytes(sum(life.request_bytes for life in calls)),
-                _bytes(sum(life.answer_bytes for life in calls)),
+                str(len(group)),
+                str(len(group) - len(answered) or "-"),
+                f"{sum(call.total for call in group) / len(group):.1f}",
+                f"{max(call.total for call in group):.1f}",
+                *_parts(answered),
+                _bytes(sum(call.request_bytes for call in group)),
+                _bytes(sum(life.answer_bytes for life in answered)),
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
@@ -154,9 +166,26 @@ def summary(trace: dict[str, Any]) -> str:
     return "\n".join(lines + _notes(trace))
 
 
+def _parts(answered: list[Life]) -> list[str]:
+    """The means of transit, queueing, execution and serialisation, and their shares of the whole."""
+    total = sum(life.total for life in answered) or 1.0
+    parts = []
+    for part in ("transit", "queueing", "execution", "serialisation"):
+        spent = sum(getattr(life, part) for life in answered)
+        parts.append(
+            f"{spent / len(answered):.1f} ({100 * spent / total:.0f}%)" if answered else "-"
+        )
+    return parts
+
+
 def _notes(trace: dict[str, Any]) -> list[str]:
     about = trace["hawser"]
     notes = ["", "Times are means in us, with their share of the call's time; both directions."]
+    if any(not isinstance(call, Life) for call in calls(trace)):
+        notes.append(
+            "Calls are unanswered if their callee did not tell about them: their time was up, it was "
+            "lost or refused them. Their time counts in mean and max, and not in the parts."
+        )
     for process in about["processes"]:
         error = process["clock_error_us"]
         if error:

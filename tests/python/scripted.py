@@ -7,6 +7,7 @@ import enum
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from torch import Tensor
 from torch.distributed.rpc import RRef
@@ -305,6 +306,18 @@ def add_later(to: str, x: Tensor) -> Future[Tensor]:
 
 
 add_later.__name__ = "add_later"  # for functools.wraps
+
+
+# --- autograd ---
+
+
+@torch.jit.script
+def train(to: str, x: Tensor, context: int) -> Tensor:
+    """The gradient of a leaf that is made here, by way of a computation there."""
+    leaf = torch.ones_like(x).requires_grad_()
+    loss = rpc.rpc_sync(to, add, (leaf * x, leaf)).sum()
+    dist_autograd.backward(context, [loss])
+    return dist_autograd.get_gradients(context)[leaf]
 
 
 # --- Python that is called on other nodes ---

@@ -14,6 +14,7 @@ from typing import Any
 
 import peers
 import pytest
+import scripted
 import torch
 from torch.autograd.profiler_legacy import profile as legacy_profile
 
@@ -152,6 +153,26 @@ def test_nothing_is_recorded_without_a_profiler(world: hawser.Node) -> None:
         pass
     world.run("peer", compute, torch.ones(2))
     assert not prof.function_events
+
+
+def negate_often(times: int) -> None:
+    x = torch.ones(1)
+    for _ in range(times):
+        torch.neg(x)
+
+
+def test_a_profile_of_serving_says_that_it_is_not_complete(world: hawser.Node) -> None:
+    world._native.begin_serving_profile(
+        torch.autograd.ProfilerConfig(
+            torch.autograd.ProfilerState.CPU,
+            *(False, False, False, False, False),
+            torch.profiler._ExperimentalConfig(),
+        )
+    )
+    world.run(world.name, negate_often, 66_000)
+    with pytest.warns(RuntimeWarning, match=r"not complete: 0 calls and 46\d events did not fit"):
+        (call,) = world._native.end_serving_profile()
+    assert sum(len(events) for events in call) > 2 * 65_000
 
 
 # --- torch.profiler ---
@@ -304,10 +325,119 @@ def test_timeline_says_where_the_time_went(timeline: profiler.profile, tmp_path:
     assert refused.returncode == 1 and "is not a timeline" in refused.stderr
 
 
-def test_parts_of_a_life_add_up(timeline: profiler.profile) -> None:
-    for life in traces.lives(timeline.as_chrome_trace()):
-        parts = life.serialisation + life.transit + life.queueing + life.execution
-        assert parts == pytest.approx(life.total, abs=0.5)
+def drawn_call(number: int, answered: bool) -> list[dict[str, Any]]:
+    """A call as a timeline has it; each of its parts takes a time of its own."""
+
+    def part(name: str, kind: str, start: float, end: float, **args: Any) -> dict[str, Any]:
+        args["call"] = number
+        return {"name": name, "cat": kind, "ts": start, "dur": end - start, "args": args}
+
+    named = {"function": "f", "from": "a", "to": "b", "bytes": 2048}
+    if not answered:
+        return [
+            part("rpc_sync#f(a -> b)", "call", 5_000, 35_000, **named),
+            part("write request", "phase", 5_000, 5_003),
+        ]
+    off = 1_000_000  # another clock
+    return [
+        part("rpc_sync#f(a -> b)", "call", 0, 1_000, **named),
+        part("write request", "phase", 0, 30),
+        part("f", "service", off + 40, off + 900, bytes=3 << 20),
+        part("queued", "phase", off + 40, off + 200),
+        part("run", "phase", off + 200, off + 840),
+        part("write answer", "phase", off + 840, off + 900),
+    ]
+
+
+def cells(summary: str) -> list[dict[str, str]]:
+    """The lines of a summary, by its heads; columns have two spaces between them."""
+    lines = summary.split("\n\n")[0].splitlines()
+    heads = re.split(r"  +", lines[0])
+    return [dict(zip(heads, re.split(r"  +", line), strict=True)) for line in lines[2:]]
+
+
+def test_each_column_of_the_summary_is_what_it_says() -> None:
+    trace = {
+        "hawser": {"processes": [], "dropped_events": 0},
+        "traceEvents": drawn_call(1, answered=True),
+    }
+    assert cells(traces.summary(trace)) == [
+        {
+            "function": "f",
+            "from -> to": "a -> b",
+            "calls": "1",
+            "unanswered": "-",
+            "mean us": "1000.0",
+            "max us": "1000.0",
+            "transit": "110.0 (11%)",
+            "queueing": "160.0 (16%)",
+            "execution": "640.0 (64%)",
+            "serialisation": "90.0 (9%)",
+            "sent": "2.0 KiB",
+            "received": "3.0 MiB",
+        }
+    ]
+    assert "unanswered if" not in traces.summary(trace)
+
+
+def test_calls_without_an_answer_are_in_the_summary() -> None:
+    trace: dict[str, Any] = {
+        "hawser": {"processes": [], "dropped_events": 0},
+        "traceEvents": drawn_call(1, answered=True) + drawn_call(2, answered=False),
+    }
+    (line,) = cells(traces.summary(trace))
+    assert (line["calls"], line["unanswered"]) == ("2", "1")
+    assert (line["mean us"], line["max us"]) == ("15500.0", "30000.0")
+    assert line["execution"] == "640.0 (64%)", "of what is known"
+    assert line["sent"] == "4.0 KiB"
+    trace["traceEvents"] = drawn_call(2, answered=False)
+    (line,) = cells(traces.summary(trace))
+    assert (line["unanswered"], line["execution"], line["received"]) == ("1", "-", "0 B")
+    assert "unanswered if" in traces.summary(trace)
+
+
+def test_calls_that_run_out_of_time_are_in_the_timeline(world: hawser.Node) -> None:
+    with profiler.profile() as recorded:
+        with pytest.raises(hawser.Timeout), hawser.deadline(0.05):
+            world.run("peer", time.sleep, 0.5)
+        world.run("peer", compute, torch.ones(2))
+    lines = {line["function"]: line for line in cells(recorded.summary())}
+    assert lines["sleep"]["unanswered"] == "1"
+    assert float(lines["sleep"]["mean us"]) >= 50_000
+    assert lines["compute"]["unanswered"] == "-"
+
+
+def test_the_time_of_a_slow_function_is_execution(world: hawser.Node) -> None:
+    with profiler.profile() as recorded:
+        world.run("peer", time.sleep, 0.2)
+    (life,) = traces.lives(recorded.as_chrome_trace())
+    assert life.execution >= 200_000
+    assert life.total - life.execution < life.execution, "which is where its time went"
+
+
+def test_the_time_for_which_a_busy_node_lets_a_request_wait_is_queueing() -> None:
+    with peers.world("busy", max_threads=2) as node:
+        node.run("busy", compute, torch.ones(2))
+        with profiler.profile() as recorded:
+            calls = [node.call("busy", time.sleep, 0.3) for _ in range(2)]
+            for call in calls:
+                call.wait()
+    first, second = traces.lives(recorded.as_chrome_trace())
+    assert second.execution >= 300_000
+    assert second.queueing >= 150_000, (first, second)
+    assert second.queueing > second.transit
+
+
+def test_bytes_are_those_of_the_values(world: hawser.Node) -> None:
+    with profiler.profile() as recorded:
+        world.run("peer", torch.sum, torch.ones(10_000))
+        world.run("peer", torch.ones, [20_000])
+    few, many = traces.lives(recorded.as_chrome_trace())
+    overhead = 1_000  # names, shapes
+    assert 40_000 <= few.request_bytes <= 40_000 + overhead
+    assert 4 <= few.answer_bytes <= overhead
+    assert many.request_bytes <= overhead
+    assert 80_000 <= many.answer_bytes <= 80_000 + overhead
 
 
 def test_a_timeline_can_be_made_once() -> None:
@@ -334,6 +464,110 @@ def test_memory_is_recorded_on_request(world: hawser.Node) -> None:
         world.run("peer", compute, torch.ones(1000))
     there = [e for e in recorded.events if e.kind == Kind.MEMORY and e.process.name == "peer"]
     assert sum(event.bytes for event in there if event.bytes > 0) >= 4000
+
+
+@pytest.mark.parametrize("outer_all", [False, True])
+@pytest.mark.parametrize("inner_all", [False, True])
+def test_each_of_two_timelines_gets_what_it_wants(
+    world: hawser.Node, outer_all: bool, inner_all: bool
+) -> None:
+    def wanting(everything: bool) -> profiler.profile:
+        return profiler.profile(record_shapes=everything, profile_memory=everything)
+
+    with wanting(outer_all) as outer, wanting(inner_all) as inner:
+        torch.ones(2).cos()
+        world.run("peer", compute, torch.ones(3))
+    for recorded, everything in ((outer, outer_all), (inner, inner_all)):
+        for where, name in ((world.name, "aten::cos"), ("peer", "aten::add")):
+            events = [event for event in recorded.events if event.process.name == where]
+            operator = next(event for event in events if event.name == name)
+            assert bool(operator.shapes) == everything
+            assert any(event.kind == Kind.MEMORY for event in events) == everything
+
+
+def test_a_timeline_ends_on_its_own_thread() -> None:
+    recorded = profiler.profile()
+    refused: list[BaseException] = []
+
+    def end() -> None:
+        try:
+            recorded.__exit__()
+        except RuntimeError as error:
+            refused.append(error)
+
+    with recorded:
+        elsewhere = threading.Thread(target=end)
+        elsewhere.start()
+        elsewhere.join()
+        torch.ones(2).cos()
+    assert "thread that began it" in str(refused[0])
+    assert "aten::cos" in names(recorded.events)
+
+
+def test_a_timeline_that_is_dropped_elsewhere_leaves_that_thread_alone() -> None:
+    dropped = []
+
+    def begin() -> None:
+        dropped.append(profiler.profile().__enter__())
+
+    beginning = threading.Thread(target=begin)
+    beginning.start()
+    beginning.join()
+    with profiler.profile() as recorded:
+        dropped.clear()
+        torch.ones(2).cos()
+    assert "aten::cos" in names(recorded.events)
+
+
+# --- scripts ---
+
+
+def test_torchs_profilers_and_timelines_show_scripts(world: hawser.Node) -> None:
+    for name in ("peer", "other"):
+        world.run(name, scripted.count_gil_waits, False)  # which imports the scripts there
+
+    def calls() -> None:
+        world.run("peer", scripted.scaled, torch.ones(2))
+        world.run("peer", scripted.call, "other", torch.ones(2), torch.ones(2))
+        scripted.call_later("peer", torch.ones(2), torch.ones(2)).wait()
+        scripted.create_and_fetch("peer", torch.ones(2))
+
+    module = "__torch__.scripted."
+    to_peer = f"({world.name} -> peer)"
+    with torch.profiler.profile() as kineto:
+        calls()
+    counts = {event.key: event.count for event in kineto.key_averages()}
+    assert counts[f"rpc#{module}scaled{to_peer}#remote_op: aten::mul"] == 2, (
+        "one of them stays there"
+    )
+    assert counts[f"rpc#{module}add{to_peer}#remote_op: aten::add"] == 1
+    nested = f"rpc_async_jit#{module}add(peer -> other)"
+    assert counts[f"rpc#{module}call{to_peer}#remote_op: {nested}#remote_op: aten::add"] == 1
+    assert counts[f"to_here#({world.name})->(peer)"] == 1
+    with profiler.profile() as recorded:
+        calls()
+    lives = {
+        (life.function, life.source, life.peer): life
+        for life in traces.lives(recorded.as_chrome_trace())
+    }
+    assert lives.keys() == {
+        (f"{module}scaled", world.name, "peer"),
+        (f"{module}call", world.name, "peer"),
+        (f"{module}add", "peer", "other"),
+        (f"{module}add", world.name, "peer"),
+        ("to_here", world.name, "peer"),
+    }
+    assert ("other", "aten::add") in {(e.process.name, e.name) for e in recorded.events}
+
+
+def test_torchs_profiler_beside_a_timeline(world: hawser.Node) -> None:
+    with torch.profiler.profile() as kineto, profiler.profile() as recorded:
+        world.run("peer", relay, "other", torch.ones(2))
+    keys = {event.key for event in kineto.key_averages()}
+    call = f"rpc#relay({world.name} -> peer)"
+    assert f"{call}#remote_op: rpc_sync#compute(peer -> other)" in keys
+    assert f"{call}#remote_op: aten::add" in keys
+    assert len(traces.lives(recorded.as_chrome_trace())) == 2
 
 
 # --- backward passes ---
@@ -537,6 +771,9 @@ def test_timelines_of_two_threads_in_one(world: hawser.Node) -> None:
     apart = [each.as_chrome_trace() for each in recorded]
     merged = timelines.merge(apart)
     assert [p["name"] for p in merged["hawser"]["processes"]] == [world.name, "peer", "other"]
+    for number, process in enumerate(merged["hawser"]["processes"]):
+        stated = [each["hawser"]["processes"][number]["clock_error_us"] for each in apart]
+        assert process["clock_error_us"] == max(stated), "both have put their events into it"
     both = [event for each in apart for event in each["traceEvents"] if event["ph"] != "M"]
     events = [event for event in merged["traceEvents"] if event["ph"] != "M"]
     assert len(events) == len(both)

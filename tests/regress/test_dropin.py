@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -31,6 +32,39 @@ PROGRAM = """
         for process in ranks:
             process.join()
         sys.exit(max(process.exitcode for process in ranks))
+"""
+
+# Uses torch's profiler around its calls, as any program may.
+PROFILED = """
+    import sys
+    import torch
+    import torch.distributed.rpc as rpc
+    import torch.multiprocessing as mp
+
+    def double(x):
+        return torch.add(x, x)
+
+    @torch.jit.script
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    def work(rank, path):
+        options = rpc.TensorPipeRpcBackendOptions(init_method="file://" + path)
+        rpc.init_rpc(f"w{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+        if rank == 0:
+            with torch.profiler.profile() as prof:
+                rpc.rpc_sync("w1", double, (torch.ones(2),))
+                rpc.rpc_async("w1", double, (torch.ones(2),)).wait()
+                rpc.remote("w1", double, (torch.ones(2),)).to_here()
+                rpc.rpc_sync("w1", torch.relu, (torch.ones(2),))
+                rpc.rpc_sync("w1", scale, (torch.ones(2),))
+            for event in prof.key_averages():
+                if "rpc#" in event.key:
+                    print(event.count, event.key, flush=True)
+        rpc.shutdown()
+
+    if __name__ == "__main__":
+        mp.spawn(work, args=(sys.argv[1],), nprocs=2)
 """
 
 
@@ -82,6 +116,19 @@ def test_workers_of_torchrun(tmp_path: pathlib.Path) -> None:
     python("-m", "hawser.dropin", *workers, str(program), answers)
     for rank in range(2):
         assert pathlib.Path(f"{answers}.{rank}").read_text() == f"hawser.rpc w{1 - rank}\n"
+
+
+def test_torchs_profiler_shows_what_callees_did(tmp_path: pathlib.Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROFILED))
+    printed = python("-m", "hawser.dropin", str(program), str(tmp_path / "store")).splitlines()
+    double, relu = "rpc#double(w0 -> w1)", "rpc#aten::relu(w0 -> w1)"
+    assert f"3 {double}" in printed
+    assert f"3 {double}#remote_op: aten::add" in printed
+    assert f"1 {relu}#remote_op: aten::relu" in printed
+    assert any(
+        re.fullmatch(r"1 rpc#\S*scale\(w0 -> w1\)#remote_op: aten::mul", line) for line in printed
+    )
 
 
 def test_code_modules_and_the_interpreters_options(tmp_path: pathlib.Path) -> None:

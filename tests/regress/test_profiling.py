@@ -120,3 +120,67 @@ def keys_belong_to_calls(world: World) -> None:
 
 def test_29_keys_belong_to_calls() -> None:
     run(keys_belong_to_calls, size=3)
+
+
+# --- programs that prepare a call as the original's api does ---
+
+
+def a_call_prepared_by_hand(world: World) -> None:
+    from hawser.rpc import api
+
+    if world.rank == 0:
+        info = rpc.get_worker_info(world.next)
+        arguments = (None, add, rpc.internal.RPCExecMode.ASYNC, info)
+        with legacy_profile() as prof:
+            should_profile = api._get_should_profile()
+            assert should_profile
+            with api._enable_rpc_profiler(should_profile, *arguments) as record:
+                future = rpc.rpc_async(world.next, add, (torch.ones(2),))
+                future = record._call_end_callbacks_on_future(future)
+                with pytest.raises(RuntimeError, match="can only be called once"):
+                    record._call_end_callbacks_on_future(future)
+            assert torch.equal(future.wait(), torch.ones(2) * 2)
+        names = [event.name for event in prof.function_events]
+        assert names.count("rpc_async#add(w0 -> w1)") == 1
+        assert names.count("rpc_async#add(w0 -> w1)#remote_op: aten::add") == 1
+        with api._enable_rpc_profiler(api._get_should_profile(), *arguments) as record:
+            assert record is None
+
+
+def test_a_call_prepared_by_hand() -> None:
+    run(a_call_prepared_by_hand)
+
+
+# --- calls within calls within calls ---
+
+
+def add_by_way_of(others: list[str], x: torch.Tensor) -> torch.Tensor:
+    if not others:
+        return torch.add(x, x)
+    result: torch.Tensor = rpc.rpc_sync(others[0], add_by_way_of, (others[1:], x))
+    return result
+
+
+def nested_to_any_depth(world: World) -> None:
+    if world.rank == 0:
+        way = [world.name(rank) for rank in (1, 2, 0, 2, 1)]
+        with legacy_profile() as prof:
+            add_by_way_of(way, torch.ones(2))
+        calls = [
+            f"rpc_sync#add_by_way_of({a} -> {b})"
+            for a, b in zip([world.name(0), *way], way, strict=False)
+        ]
+        ranks = {event.name: event.node_id for event in prof.function_events}
+        for depth in range(1, len(calls) + 1):
+            name = "#remote_op: ".join(calls[:depth])
+            assert name in ranks, (name, ranks)
+        assert ranks["#remote_op: ".join([*calls, "aten::add"])] == 1
+        with torch.profiler.profile() as kineto:
+            add_by_way_of(way, torch.ones(2))
+        calls[0] = calls[0].replace("rpc_sync", "rpc")
+        keys = {event.key for event in kineto.key_averages()}
+        assert "#remote_op: ".join([*calls, "aten::add"]) in keys
+
+
+def test_nested_to_any_depth() -> None:
+    run(nested_to_any_depth, size=3)

@@ -20,6 +20,20 @@ class RemoteProfilerManager:
         """Accepted for programs that prepare a call themselves; the call needs no such help."""
 
 
+class CallRecord:
+    """In the original, the event of a call, which ends when a future does. Here the node ends it."""
+
+    def __init__(self) -> None:
+        self._ended = False
+
+    def _call_end_callbacks_on_future(self, future: Any) -> Any:
+        """A future that is done when the record is; that is the future of the call itself."""
+        if self._ended:
+            raise RuntimeError("_call_end_callbacks_on_future can only be called once.")
+        self._ended = True
+        return future
+
+
 def _enable_server_process_global_profiler(new_config: Any) -> None:
     """Begins a profile of everything that this process does for others. Nestable."""
     _get_current_rpc_agent()._node.begin_serving_profile(new_config)

@@ -30,7 +30,7 @@ from ._agent import (
     get_rpc_timeout,
 )
 from ._invoke import _invoke_rpc_builtin, _invoke_rpc_python_udf, _invoke_rpc_torchscript
-from ._profiling import RemoteProfilerManager
+from ._profiling import CallRecord, RemoteProfilerManager
 from ._rref import (
     PyRRef,
     RRef,
@@ -312,8 +312,8 @@ def _enable_rpc_profiler(
     rpc_type: RPCExecMode,
     dst_worker_info: WorkerInfo,
 ) -> contextlib.AbstractContextManager[Any]:
-    """For programs that prepare a call themselves: the node records it, there is nothing to do."""
-    return contextlib.nullcontext()
+    """For programs that prepare a call themselves; yields what they expect to end its record with."""
+    return contextlib.nullcontext(CallRecord() if should_profile else None)
 
 
 # --- collectives ---

@@ -3,6 +3,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/profiler_legacy.h>
 
+#include <thread>
+
 #include "hawser/bindings/guarded.h"
 #include "hawser/trace/torch_profilers.h"
 
@@ -16,6 +18,14 @@ std::uint32_t wants_of(bool shapes, bool memory) {
          (memory ? wire::kTraceMemory : 0u);
 }
 
+// torch's events have no place for that.
+void warn_of_missing(std::uint64_t calls, std::uint64_t events) {
+  if (calls == 0 && events == 0) return;
+  const std::string text = "the profile is not complete: " + std::to_string(calls) + " calls and " +
+                           std::to_string(events) + " events did not fit";
+  if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) throw py::error_already_set();
+}
+
 // A recording of the thread that begins it; that thread ends it, too.
 class ThreadRecorder {
  public:
@@ -25,11 +35,22 @@ class ThreadRecorder {
                                                     trace::this_process(name, rank),
                                                     trace::kRoomInProfile)) {}
 
+  // One that was never ended stays with its thread, if that is another.
+  ~ThreadRecorder() {
+    if (std::this_thread::get_id() != thread_) static_cast<void>(recording_.release());
+  }
+
   void begin() {
     if (recording_) throw std::runtime_error("the recording has begun already");
+    thread_ = std::this_thread::get_id();
     recording_ = std::make_unique<trace::Recording>(recorder_);
   }
-  void end() { recording_.reset(); }
+  void end() {
+    if (std::this_thread::get_id() != thread_) {
+      throw std::runtime_error("a profile is of the thread that began it, and ends there");
+    }
+    recording_.reset();
+  }
 
   py::dict take() {
     const trace::Recorded recorded = recorder_->take();
@@ -53,6 +74,7 @@ class ThreadRecorder {
 
  private:
   const std::shared_ptr<trace::Recorder> recorder_;
+  std::thread::id thread_;
   std::unique_ptr<trace::Recording> recording_;
 };
 
@@ -62,17 +84,20 @@ void bind_trace(py::module_& module, py::class_<NodeCore, std::shared_ptr<NodeCo
   node.def(
           "begin_serving_profile",
           [](NodeCore& core, const torch::profiler::impl::ProfilerConfig& config) {
-            core.node().begin_serving_profile(
-                wants_of(config.report_input_shapes, config.profile_memory));
+            core.node().begin_serving_profile(trace::wants_of(config));
           },
           py::arg("config"))
       .def("end_serving_profile",
            [](NodeCore& core) {
              return guarded(&core, [&] {
+               const auto served = core.node().end_serving_profile();
                std::vector<std::vector<trace::LegacyEvents>> calls;
-               for (const auto& call : core.node().end_serving_profile()) {
+               std::uint64_t dropped_events = 0;
+               for (const auto& call : served.calls) {
                  calls.push_back(trace::as_legacy_profile(call.recorded, call.begun_ns));
+                 dropped_events += call.recorded.dropped;
                }
+               warn_of_missing(served.dropped, dropped_events);
                return calls;
              });
            })

@@ -87,7 +87,10 @@ WrittenCall Node::write_script_call(std::string_view function, std::vector<c10::
   const auto& program = scripts().shared_program();
   const torch::jit::Function* const known =
       program ? program->find(std::string(function)) : nullptr;
-  if (known) args = script::complete_stack(known->getSchema(), std::move(args), {});
+  if (known) {
+    script::fit_types(known->getSchema(), args);
+    args = script::complete_stack(known->getSchema(), std::move(args), {});
+  }
   return {wire::TargetKind::Script, std::string(function),
           script::write_call(std::move(args), /*asynchronous=*/false)};
 }
@@ -180,7 +183,7 @@ void Node::begin_serving_profile(std::uint32_t wants) {
   machinery_->serving_profiles().begin(wants);
 }
 
-std::vector<trace::ServingProfiles::ServedCall> Node::end_serving_profile() {
+trace::ServingProfiles::Served Node::end_serving_profile() {
   return machinery_->serving_profiles().end();
 }
 

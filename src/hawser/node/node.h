@@ -183,7 +183,7 @@ class Node {
   // Records everything that this node does for others until the matching end, which returns it. For
   // what calls do elsewhere, see trace/recorder.h. Nestable.
   void begin_serving_profile(std::uint32_t wants = wire::kTraceRanges);
-  std::vector<trace::ServingProfiles::ServedCall> end_serving_profile();
+  trace::ServingProfiles::Served end_serving_profile();
   // This process, as recordings name it.
   wire::TraceProcess process() const;
 

@@ -227,8 +227,8 @@ TEST_F(ProfiledNodes, APassThatNobodyWatchesIsNotRecorded) {
   b_.begin_serving_profile();
   run_backward();
   const auto served = b_.end_serving_profile();
-  ASSERT_EQ(served.size(), 2) << "the call, and the pass";
-  const auto& events = served[1].recorded.events;
+  ASSERT_EQ(served.calls.size(), 2) << "the call, and the pass";
+  const auto& events = served.calls[1].recorded.events;
   EXPECT_TRUE(std::any_of(events.begin(), events.end(),
                           [](const auto& event) { return event.name == "MulBackward0"; }));
 }
@@ -246,10 +246,10 @@ TEST_F(ProfiledNodes, ANodeCanProfileWhatItServes) {
   c_.call<at::Tensor>("b", "aten::mul", x_, x_).get();
   const auto served = b_.end_serving_profile();
   a_.call<at::Tensor>("b", "add", x_).get();
-  ASSERT_EQ(served.size(), 2);
-  EXPECT_EQ(served[0].recorded.events.at(0).name, "aten::add");
-  EXPECT_EQ(served[1].recorded.events.at(0).name, "aten::mul");
-  EXPECT_EQ(served[1].recorded.processes.at(0).node, 1);
+  ASSERT_EQ(served.calls.size(), 2);
+  EXPECT_EQ(served.calls[0].recorded.events.at(0).name, "aten::add");
+  EXPECT_EQ(served.calls[1].recorded.events.at(0).name, "aten::mul");
+  EXPECT_EQ(served.calls[1].recorded.processes.at(0).node, 1);
   EXPECT_THROW(b_.end_serving_profile(), Error);
 }
 

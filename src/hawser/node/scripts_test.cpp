@@ -130,6 +130,14 @@ TEST_F(ScriptNodes, MismatchesNameTheSchemaWhereItIsKnown) {
                        "missing value for argument 'x'. Declaration: scale(Tensor x"));
   EXPECT_TRUE(
       contains(message_of([&] { c_.call_script("b", "m.scale").get(); }), "scale(Tensor x"));
+  // Nobody waits for an answer: the caller refuses it by itself.
+  const std::string wrong = message_of([&] { a_.call_script("b", "m.scale", "text"); });
+  EXPECT_TRUE(contains(wrong, "expected a value of type 'Tensor' for argument 'x' but got 'str'"))
+      << wrong;
+  EXPECT_TRUE(contains(wrong, "Declaration: scale(Tensor x, float k=2.)")) << wrong;
+  EXPECT_TRUE(contains(
+      message_of([&] { a_.remote_script<at::Tensor>({.to = "b"}, "m.scale", ones_, "text"); }),
+      "for argument 'k'"));
   EXPECT_TRUE(contains(message_of([&] { a_.call_script("b", "m.missing").get(); }),
                        "undefined function missing"));
   EXPECT_TRUE(contains(message_of([&] { a_.call_script("c", "m.scale", ones_).get(); }),

@@ -22,6 +22,15 @@ std::string full_name(const c10::FunctionSchema& schema) {
                                         : schema.name() + "." + schema.overload_name();
 }
 
+c10::IValue as_declared(const c10::IValue& value, const c10::Argument& argument,
+                        const c10::FunctionSchema& schema) {
+  auto converted = tensor::converted(value, argument.type());
+  TORCH_CHECK(converted, schema.name(), "() expected a value of type '",
+              argument.type()->repr_str(), "' for argument '", argument.name(), "' but got '",
+              value.type()->repr_str(), "'. Declaration: ", schema);
+  return *std::move(converted);
+}
+
 // Element types of containers and references do not travel.
 void fit(Stack& stack, const c10::FunctionSchema& schema) {
   for (std::size_t i = 0; i < stack.size() && i < schema.arguments().size(); ++i) {
@@ -182,11 +191,7 @@ Stack complete_stack(const c10::FunctionSchema& schema, Stack positional,
       stack.push_back(*argument.default_value());
       continue;
     }
-    auto value = tensor::converted(keyword->second, argument.type());
-    TORCH_CHECK(value, schema.name(), "() expected a value of type '", argument.type()->repr_str(),
-                "' for argument '", argument.name(), "' but got '",
-                keyword->second.type()->repr_str(), "'. Declaration: ", schema);
-    stack.push_back(*std::move(value));
+    stack.push_back(as_declared(keyword->second, argument, schema));
     ++used;
   }
   if (used != keywords.size()) {
@@ -196,6 +201,13 @@ Stack complete_stack(const c10::FunctionSchema& schema, Stack positional,
     TORCH_CHECK(false, schema.findErrorInKwargs(names), " Declaration: ", schema);
   }
   return stack;
+}
+
+void fit_types(const c10::FunctionSchema& schema, Stack& positional) {
+  const auto& arguments = schema.arguments();
+  for (std::size_t i = 0; i < positional.size() && i < arguments.size(); ++i) {
+    positional[i] = as_declared(positional[i], arguments[i], schema);
+  }
 }
 
 wire::Payload write_call(Stack&& stack, bool asynchronous) {

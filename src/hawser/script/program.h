@@ -93,6 +93,10 @@ inline constexpr std::string_view kInterpreted = "op:";
 Stack complete_stack(const c10::FunctionSchema& schema, Stack positional,
                      const std::unordered_map<std::string, c10::IValue>& keywords);
 
+// Has positional arguments be of the types that the function declares, which the compiler of
+// scripts and torch's bindings have seen to for theirs. Throws as complete_stack() does.
+void fit_types(const c10::FunctionSchema& schema, Stack& positional);
+
 wire::Payload write_call(Stack&& stack, bool asynchronous);
 
 }  // namespace hawser::script

@@ -275,5 +275,17 @@ TEST_F(ScriptProgram, StacksAreCompletedByKeywordsAndDefaults) {
   EXPECT_TRUE(contains(refused({at::ones({1})}, {{"k", "text"}}), "type 'float'"));
 }
 
+TEST_F(ScriptProgram, PositionalArgumentsAreFittedToTheirTypes) {
+  const auto& schema = program_->get("model.scale").getSchema();
+  Stack stack{at::ones({1}), 3};
+  fit_types(schema, stack);
+  EXPECT_TRUE(stack.at(1).isDouble());
+  stack = {"text"};
+  const std::string refused = message_of([&] { fit_types(schema, stack); });
+  EXPECT_TRUE(contains(refused, "expected a value of type 'Tensor' for argument 'x' but got 'str'"))
+      << refused;
+  EXPECT_TRUE(contains(refused, "Declaration: scale(Tensor x, float k=2.)")) << refused;
+}
+
 }  // namespace
 }  // namespace hawser::script

@@ -69,9 +69,8 @@ CallRecord::CallRecord(const CallNames& names, wire::TraceProcess self, std::int
                        std::size_t request_bytes)
     : self_(std::move(self)), to_(names.to), request_bytes_(request_bytes) {
   const Recorder* const recorder = Recorder::current();
-  const std::uint32_t recorder_wants = recorder ? recorder->wants() : 0;
   note_.call = next_call_id();
-  note_.record = recorder_wants | wants_of_torch_profiler();
+  note_.record = (recorder ? recorder->wanted() : 0) | wants_of_torch_profiler();
   // Reading a value is not an activity of its own where the value is.
   if (is_fetch(names)) note_.record &= wire::kTraceTimeline;
   row_.name = key_of(names, active_torch_profiler());
@@ -89,29 +88,26 @@ std::optional<wire::TraceNote> CallRecord::note() const {
 
 void CallRecord::end(std::optional<wire::TraceReport>&& report, PeerClocks& clocks) {
   row_.end_ns = wall_ns();
+  PeerClocks::Offset offset;
   if (report) {
     clocks.learn(to_, written_ns_, report->received_at_ns, report->answered_at_ns, row_.end_ns);
-    translate(*report, clocks.offset_of(to_));
+    offset = clocks.offset_of(to_);
+    translate(*report, offset);
   }
   const at::ThreadLocalStateGuard as_called(state_);
   const wire::TraceReport* const told = report ? &*report : nullptr;
   if (Recorder* const recorder = Recorder::current()) {
-    const bool timeline = recorder->wants(wire::kTraceTimeline);
     wire::TraceEvent event;
-    event.kind = timeline ? wire::TraceEventKind::Call : wire::TraceEventKind::Range;
+    event.kind = wire::TraceEventKind::Call;
     event.scope = static_cast<std::uint8_t>(at::RecordScope::USER_SCOPE);
     event.thread = row_.thread;
     event.name = row_.name;
     event.start_ns = row_.start_ns;
     event.end_ns = row_.end_ns;
-    if (timeline) {
-      event.call = note_.call;
-      event.begun_ns = written_ns_;
-      event.bytes = static_cast<std::int64_t>(request_bytes_);
-    }
-    recorder->add(std::move(event));
-    // In a timeline each process has a place of its own; elsewhere the name says where it was.
-    if (told) recorder->add(*told, timeline ? std::string() : row_.name + std::string(kRemoteOp));
+    event.call = note_.call;
+    event.begun_ns = written_ns_;
+    event.bytes = static_cast<std::int64_t>(request_bytes_);
+    recorder->add_call(event, told, offset.ns);
   }
   switch (active_torch_profiler()) {
     case TorchProfiler::Legacy:

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/profiler_legacy.h>
 
+#include <cstdlib>
 #include <thread>
+
+#include "hawser/base/log.h"
 
 namespace hawser::trace {
 namespace {
@@ -133,6 +136,66 @@ TEST(CallRecord, ATimelineKeepsNamesAndHasTheTimesOfTheCall) {
   EXPECT_EQ(call.bytes, 123);
   EXPECT_NE(call.call, 0);
   EXPECT_EQ(recorded.events[1].name, "aten::add");
+}
+
+TEST(CallRecord, WhatAPeerOfAnotherClockDidIsWithinTheCall) {
+  constexpr std::int64_t kAhead = 3'600'000'000'000;  // an hour
+  PeerClocks clocks;
+  const auto recorder =
+      std::make_shared<Recorder>(wire::kTraceRanges | wire::kTraceTimeline, this_process("a", 0));
+  {
+    const Recording recording(recorder);
+    for (int i = 0; i < 5; ++i) {
+      CallRecord record(call_of("f"), this_process("a", 0), 0, 1);
+      wire::TraceReport report = report_of({"aten::add"});
+      report.received_at_ns += kAhead;
+      report.events[0].start_ns += kAhead;
+      report.answered_at_ns = report.events[0].end_ns = wall_ns() + kAhead;
+      record.end(std::move(report), clocks);
+    }
+  }
+  const Recorded recorded = recorder->take();
+  ASSERT_EQ(recorded.events.size(), 10);
+  const std::int64_t error = recorded.processes.at(1).clock_error_ns;
+  EXPECT_LT(error, kAhead / 1000);
+  for (std::size_t i = 0; i < recorded.events.size(); i += 2) {
+    const auto& call = recorded.events[i];
+    const auto& there = recorded.events[i + 1];
+    EXPECT_GE(there.start_ns, call.begun_ns - error);
+    EXPECT_LE(there.end_ns, call.end_ns + error);
+  }
+}
+
+TEST(CallRecord, WhatIsMissingInAProfileOfTorchIsLoggedOnce) {
+  std::vector<std::string> lines;
+  log::set_sink(
+      [&](log::Level, std::string_view, std::string_view line) { lines.emplace_back(line); });
+  PeerClocks clocks;
+  torch::autograd::profiler::enableProfilerLegacy(ProfilerConfig(ProfilerState::CPU));
+  for (int i = 0; i < 2; ++i) {
+    CallRecord record(call_of("f"), this_process("a", 0), 0, 1);
+    wire::TraceReport report = report_of({"aten::add"});
+    report.dropped = 12;
+    record.end(std::move(report), clocks);
+  }
+  torch::autograd::profiler::disableProfilerLegacy();
+  log::set_sink(nullptr);
+  ASSERT_EQ(lines.size(), 1);
+  EXPECT_NE(lines[0].find("rpc_sync#f(a -> b) did on other nodes 12 events"), std::string::npos)
+      << lines[0];
+}
+
+TEST(CallRecord, TimesOfCudaAreOfTheCpuElsewhere) {
+  std::vector<std::string> lines;
+  log::set_sink(
+      [&](log::Level, std::string_view, std::string_view line) { lines.emplace_back(line); });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(wants_of(ProfilerConfig(ProfilerState::CUDA, true, true)),
+              wire::kTraceRanges | wire::kTraceShapes | wire::kTraceMemory);
+  }
+  log::set_sink(nullptr);
+  ASSERT_EQ(lines.size(), 1);
+  EXPECT_NE(lines[0].find("times of the CPU only"), std::string::npos);
 }
 
 TEST(CallRecord, ConcurrentCallsDoNotMix) {

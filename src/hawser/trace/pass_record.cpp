@@ -30,7 +30,7 @@ std::shared_ptr<Recorder> current_recorder() {
 
 std::uint32_t wanted_here() {
   const Recorder* const recorder = Recorder::current();
-  return (recorder ? recorder->wants() : 0) | wants_of_torch_profiler();
+  return (recorder ? recorder->wanted() : 0) | wants_of_torch_profiler();
 }
 
 }  // namespace

@@ -119,8 +119,8 @@ TEST_F(PassRecordTest, AProfileOfServingHasThePass) {
   run_part();
   EXPECT_FALSE(service->finish(/*is_last=*/true)) << "the sender has not asked";
   const auto served = profiles_.end();
-  ASSERT_EQ(served.size(), 1);
-  EXPECT_EQ(served[0].recorded.events.at(0).name, "aten::add");
+  ASSERT_EQ(served.calls.size(), 1);
+  EXPECT_EQ(served.calls[0].recorded.events.at(0).name, "aten::add");
 }
 
 }  // namespace

@@ -3,10 +3,6 @@
 #include <algorithm>
 
 namespace hawser::trace {
-namespace {
-// Clocks drift apart, and are set: what is older says nothing about now.
-constexpr std::int64_t kValid_ns = 60'000'000'000;
-}  // namespace
 
 void PeerClocks::Bounds::choose() {
   if (least <= offset && offset <= most) return;
@@ -22,7 +18,7 @@ void PeerClocks::learn(std::string_view peer, std::int64_t sent_ns, std::int64_t
   const Bounds both{std::max(bounds.least, now.least), std::min(bounds.most, now.most),
                     bounds.since_ns, bounds.offset};
   // Bounds that contradict each other are of a clock that was set in between.
-  const bool stale = arrived_ns - bounds.since_ns > kValid_ns || both.least > both.most;
+  const bool stale = arrived_ns - bounds.since_ns > kClockValid_ns || both.least > both.most;
   bounds = is_new || stale ? now : both;
   bounds.choose();
 }
@@ -38,12 +34,14 @@ PeerClocks::Offset PeerClocks::offset_of(std::string_view peer) const {
 void translate(wire::TraceReport& report, PeerClocks::Offset offset) {
   for (wire::TraceProcess& process : report.processes) process.clock_error_ns += offset.error_ns;
   if (offset.ns == 0) return;
-  for (wire::TraceEvent& event : report.events) {
-    event.start_ns -= offset.ns;
-    event.end_ns -= offset.ns;
-    if (event.begun_ns) event.begun_ns -= offset.ns;
-    if (event.done_ns) event.done_ns -= offset.ns;
-  }
+  for (wire::TraceEvent& event : report.events) move(event, -offset.ns);
+}
+
+void move(wire::TraceEvent& event, std::int64_t later_ns) {
+  event.start_ns += later_ns;
+  event.end_ns += later_ns;
+  if (event.begun_ns) event.begun_ns += later_ns;
+  if (event.done_ns) event.done_ns += later_ns;
 }
 
 }  // namespace hawser::trace

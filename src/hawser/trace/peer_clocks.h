@@ -10,6 +10,9 @@
 
 namespace hawser::trace {
 
+// Clocks drift apart, and are set: what is older says nothing about now.
+inline constexpr std::int64_t kClockValid_ns = 60'000'000'000;
+
 // How far the wall clocks of peers are from ours, as far as calls to them have shown. A request is
 // received after it was sent and answered before the answer arrives: each call bounds the
 // difference from both sides, and all bounds together are better than any. Thread-safe.
@@ -42,5 +45,7 @@ class PeerClocks {
 
 // Puts the times of a report of `peer` into our clock, and says how exact that is.
 void translate(wire::TraceReport& report, PeerClocks::Offset offset);
+// All times of an event are later by so much.
+void move(wire::TraceEvent& event, std::int64_t later_ns);
 
 }  // namespace hawser::trace

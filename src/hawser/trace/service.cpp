@@ -16,24 +16,27 @@ void ServingProfiles::begin(std::uint32_t wants) {
   wants_.store(wants_.load() | wants);
 }
 
-std::vector<ServingProfiles::ServedCall> ServingProfiles::end() {
+ServingProfiles::Served ServingProfiles::end() {
   auto open = open_.lock();
   if (open->empty()) {
     throw Error(ErrorKind::Invalid, "no profile of the calls that are served has been begun");
   }
-  std::vector<ServedCall> calls = std::move(open->back().calls);
+  Served served = std::move(open->back().served);
   open->pop_back();
   std::uint32_t rest = 0;
   for (const Profile& profile : *open) rest |= profile.wants;
   wants_.store(rest);
-  return calls;
+  return served;
 }
 
 void ServingProfiles::add(const ServedCall& call) {
   auto open = open_.lock();
   for (Profile& profile : *open) {
-    if (profile.begun_ns <= call.begun_ns && profile.calls.size() < kMostCalls) {
-      profile.calls.push_back(call);
+    if (profile.begun_ns > call.begun_ns) continue;
+    if (profile.served.calls.size() < kMostCalls) {
+      profile.served.calls.push_back(call);
+    } else {
+      ++profile.served.dropped;
     }
   }
 }

@@ -21,10 +21,14 @@ class ServingProfiles {
     Recorded recorded;
     std::int64_t begun_ns = 0;
   };
+  struct Served {
+    std::vector<ServedCall> calls{};  // the first kMostCalls
+    std::uint64_t dropped = 0;        // calls beyond
+  };
 
   void begin(std::uint32_t wants);
-  // Of the innermost; of more than kMostCalls the first. Throws Error(Invalid) if there is none.
-  std::vector<ServedCall> end();
+  // Of the innermost. Throws Error(Invalid) if there is none.
+  Served end();
 
   // What the open ones want together; 0 when there is none.
   std::uint32_t wants() const { return wants_.load(std::memory_order_relaxed); }
@@ -34,7 +38,7 @@ class ServingProfiles {
   struct Profile {
     std::uint32_t wants = 0;
     std::int64_t begun_ns = 0;
-    std::vector<ServedCall> calls{};
+    Served served{};
   };
   Guarded<std::vector<Profile>> open_;
   std::atomic<std::uint32_t> wants_{0};  // written under the lock

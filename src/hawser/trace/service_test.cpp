@@ -78,8 +78,8 @@ TEST_F(ServiceTest, ProfilesOfServingAreNested) {
   const auto inner = profiles_.end();
   serve(std::nullopt)->finish({});
   const auto outer = profiles_.end();
-  EXPECT_EQ(inner.size(), 1);
-  EXPECT_EQ(outer.size(), 3);
+  EXPECT_EQ(inner.calls.size(), 1);
+  EXPECT_EQ(outer.calls.size(), 3);
   EXPECT_EQ(profiles_.wants(), 0);
   EXPECT_THROW(profiles_.end(), Error);
 }
@@ -88,13 +88,22 @@ TEST_F(ServiceTest, ACallThatBeganBeforeTheProfileIsNotInIt) {
   const auto service = serve(wire::TraceNote{.call = 1, .record = wire::kTraceRanges});
   profiles_.begin(wire::kTraceRanges);
   service->finish({});
-  EXPECT_TRUE(profiles_.end().empty());
+  EXPECT_TRUE(profiles_.end().calls.empty());
+}
+
+TEST_F(ServiceTest, CallsBeyondTheLimitAreCounted) {
+  profiles_.begin(wire::kTraceRanges);
+  const ServingProfiles::ServedCall call{.recorded = {}, .begun_ns = wall_ns()};
+  for (std::size_t i = 0; i < ServingProfiles::kMostCalls + 3; ++i) profiles_.add(call);
+  const auto served = profiles_.end();
+  EXPECT_EQ(served.calls.size(), ServingProfiles::kMostCalls);
+  EXPECT_EQ(served.dropped, 3);
 }
 
 TEST_F(ServiceTest, BecomesAProfileOfTheLegacyProfiler) {
   profiles_.begin(wire::kTraceRanges | wire::kTraceMemory);
   serve(std::nullopt)->finish({});
-  const auto calls = profiles_.end();
+  const auto calls = profiles_.end().calls;
   ASSERT_EQ(calls.size(), 1);
   const auto lists = as_legacy_profile(calls[0].recorded, calls[0].begun_ns);
   ASSERT_EQ(lists.size(), 2);

@@ -4,8 +4,11 @@
 #include <torch/csrc/autograd/profiler_legacy.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <tuple>
+
+#include "hawser/base/log.h"
 
 namespace hawser::trace {
 namespace {
@@ -25,6 +28,20 @@ std::vector<std::vector<std::int64_t>> unflattened(const std::vector<std::int64_
     at = end;
   }
   return each;
+}
+
+void warn_of_missing(const wire::TraceReport& report, const std::string& call) {
+  static std::atomic_flag warned;
+  if (report.dropped == 0 || warned.test_and_set()) return;
+  log::Line(log::Level::Warning, "trace")
+      << "of what " << call << " did on other nodes " << report.dropped
+      << " events did not fit into its answer and are missing in the profile; further losses are "
+         "not reported";
+}
+
+// A call is one in a timeline, which this thread makes at the same time.
+bool is_range(const wire::TraceEvent& event) {
+  return event.kind == wire::TraceEventKind::Range || event.kind == wire::TraceEventKind::Call;
 }
 
 // A beginning, an end or an allocation. libtorch wants those of one thread in order.
@@ -69,7 +86,7 @@ Threads by_thread(const std::vector<wire::TraceEvent>& events) {
     auto& moments = threads[{event->process, event->thread}];
     if (event->kind == wire::TraceEventKind::Memory) {
       moments.push_back({event->start_ns, LegacyKind::MemoryAlloc, event, 0});
-    } else if (event->kind == wire::TraceEventKind::Range) {
+    } else if (is_range(*event)) {
       ++handle;
       moments.push_back({event->start_ns, LegacyKind::PushRange, event, handle});
       moments.push_back({event->end_ns, LegacyKind::PopRange, event, handle});
@@ -106,9 +123,18 @@ TorchProfiler active_torch_profiler() {
 std::uint32_t wants_of_torch_profiler() {
   const auto active = active_torch_profiler();
   if (active == TorchProfiler::None) return 0;
-  const auto& config = ProfilerStateBase::get(/*global=*/false)->config();
   // Shapes and memory of events that are reported to Kineto from outside are not shown by it.
   if (active == TorchProfiler::Kineto) return wire::kTraceRanges;
+  return wants_of(ProfilerStateBase::get(/*global=*/false)->config());
+}
+
+std::uint32_t wants_of(const torch::profiler::impl::ProfilerConfig& config) {
+  static std::atomic_flag warned;
+  if (config.state == torch::profiler::impl::ProfilerState::CUDA && !warned.test_and_set()) {
+    log::Line(log::Level::Warning, "trace")
+        << "the profile asks for times of CUDA; what is done for others is recorded with times of "
+           "the CPU only";
+  }
   return wire::kTraceRanges | (config.report_input_shapes ? wire::kTraceShapes : 0u) |
          (config.profile_memory ? wire::kTraceMemory : 0u);
 }
@@ -125,6 +151,7 @@ void tell_legacy(const CallRow& row, const wire::TraceReport* report, std::int64
   own.push_back(legacy_event({row.end_ns, LegacyKind::PopRange, &end, 1}, {}, node, false));
   torch::autograd::profiler::addEventList(std::move(own));
   if (!report) return;
+  warn_of_missing(*report, row.name);
   const std::string prefix = row.name + std::string(kRemoteOp);
   for (const auto& [thread, moments] : by_thread(report->events)) {
     LegacyEvents list;
@@ -146,9 +173,10 @@ void tell_kineto(const CallRow& row, const wire::TraceReport* report) {
   tell(row.start_ns, row.end_ns, static_cast<std::uint8_t>(at::RecordScope::USER_SCOPE), row.name,
        "hawser");
   if (!report) return;
+  warn_of_missing(*report, row.name);
   const std::string prefix = row.name + std::string(kRemoteOp);
   for (const wire::TraceEvent& event : report->events) {
-    if (event.kind != wire::TraceEventKind::Range) continue;
+    if (!is_range(event)) continue;
     const std::uint8_t scope =
         event.scope < static_cast<std::uint8_t>(at::RecordScope::NUM_SCOPES) ? event.scope : 0;
     tell(event.start_ns, event.end_ns, scope, prefix + event.name,

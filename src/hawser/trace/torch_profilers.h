@@ -10,6 +10,9 @@
 namespace torch::autograd::profiler {
 struct LegacyEvent;
 }
+namespace torch::profiler::impl {
+struct ProfilerConfig;
+}
 
 // What libtorch's own profilers are told.
 namespace hawser::trace {
@@ -25,17 +28,17 @@ struct CallRow {
   bool is_async = false;
 };
 
-// What separates the name of a call from that of something that happened during it elsewhere.
-inline constexpr std::string_view kRemoteOp = "#remote_op: ";
-
 // Whether a profiler of libtorch is on in this thread, and which.
 enum class TorchProfiler { None, Legacy, Kineto };
 TorchProfiler active_torch_profiler();
 // What it records of itself, as wire::TraceWants.
 std::uint32_t wants_of_torch_profiler();
+// The same of the legacy profiler with this configuration. Warns once that times of CUDA are not
+// recorded on other nodes.
+std::uint32_t wants_of(const torch::profiler::impl::ProfilerConfig& config);
 
 // A call that has ended, and what was recorded during it; for the profiler that is on in this
-// thread.
+// thread. These have no place for the number of events that are missing, so that is logged, once.
 void tell_legacy(const CallRow& row, const wire::TraceReport* report, std::int64_t node);
 void tell_kineto(const CallRow& row, const wire::TraceReport* report);
 

@@ -228,6 +228,32 @@ TEST(Codec, ARefusedCallKeepsItsSegments) {
   EXPECT_EQ(call.payload.segments.size(), 2u);
 }
 
+TEST(Codec, LongNamesOfEventsKeepBothEnds) {
+  const auto sent = [](const std::string& name) {
+    Reply reply;
+    reply.notes.report.emplace().processes.emplace_back();
+    reply.notes.report->events.emplace_back().name = name;
+    InFrame frame = carried(encode(std::move(reply)));
+    const Result<Message> received = decode(frame);
+    return std::get<ReceivedReply>(received.value()).notes.report->events.at(0).name;
+  };
+  const std::string calls = "rpc_sync#f(a -> b)#remote_op: ", op = "#remote_op: aten::add";
+  const std::string whole(kMaxTraceNameBytes, 'x');
+  EXPECT_EQ(sent(whole), whole);
+  std::string name = sent(calls + whole + op);
+  EXPECT_LE(name.size(), kMaxTraceNameBytes);
+  EXPECT_TRUE(name.starts_with(calls) && name.ends_with(op)) << name;
+  EXPECT_NE(name.find("x ... x"), std::string::npos);
+  // Characters of two bytes, cut at either of them.
+  for (const char* const shift : {"", "x"}) {
+    std::string wide = shift;
+    while (wide.size() <= 2 * kMaxTraceNameBytes) wide += "\u00e9";
+    name = sent(wide);
+    EXPECT_LE(name.size(), kMaxTraceNameBytes);
+    EXPECT_NE(name.find("\u00e9 ... \u00e9"), std::string::npos) << shift;
+  }
+}
+
 TEST(Codec, ErrorsAreCutBetweenCharactersRatherThanRefused) {
   std::string long_text(kMaxTextBytes - 1, 'e');
   long_text += "\u00e9\u00e9";  // the first straddles the limit

@@ -125,15 +125,25 @@ void check(const std::optional<TraceReport>& report) {
   check_count("recorded processes", report->processes.size(), kMaxTraceProcesses);
 }
 
+bool is_inside_character(std::string_view text, std::size_t at) {
+  return (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
+}
+
 // An error must always be sendable, so its texts are cut, between UTF-8 characters.
 std::string_view cut(std::string_view text, std::size_t limit) {
   if (text.size() <= limit) return text;
-  const auto continues = [&](std::size_t at) {
-    return (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
-  };
   std::size_t end = limit;
-  while (end > 0 && limit - end < 3 && continues(end)) --end;
+  while (end > 0 && limit - end < 3 && is_inside_character(text, end)) --end;
   return text.substr(0, end);
+}
+
+// The name of an event is the calls that led to it, and at the end what it is: both ends count.
+std::string cut_within(std::string_view text, std::size_t limit) {
+  constexpr std::string_view kGap = " ... ";
+  const std::size_t half = (limit - kGap.size()) / 2;
+  std::size_t begin = text.size() - half;
+  while (text.size() - begin > half - 3 && is_inside_character(text, begin)) ++begin;
+  return std::string(cut(text, half)).append(kGap).append(text.substr(begin));
 }
 
 // ------------------------------------------------------------------------- parts of messages
@@ -205,7 +215,9 @@ Offset<fb::TraceNote> write_note(Builder& builder, const std::optional<TraceNote
   return fb::CreateTraceNote(builder, note->call, note->record, note->sent_at_ns);
 }
 Offset<fb::TraceEvent> write_event(Builder& builder, const TraceEvent& event) {
-  const auto name = write_text(builder, cut(event.name, kMaxTraceNameBytes));
+  const auto name = event.name.size() <= kMaxTraceNameBytes
+                        ? write_text(builder, event.name)
+                        : write_text(builder, cut_within(event.name, kMaxTraceNameBytes));
   const auto shapes = event.shapes.size() > kMaxTraceShape
                           ? VectorOffset<std::int64_t>(0)
                           : write_vector<std::int64_t>(builder, event.shapes);

@@ -296,6 +296,7 @@ def set_current_context(context: int | None) -> None:
     """Of the thread."""
 
 task_context: ContextVar[int | None]
+"""Where it is set it counts, also if it is None: what the thread is in does not, then."""
 
 def measure_gil_waits(enabled: bool) -> None:
     """While on, inspect() says how long threads of hawser waited for the interpreter lock

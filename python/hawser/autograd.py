@@ -24,6 +24,8 @@ from hawser.references import current_node
 
 __all__ = ["Context", "context", "current", "gradients"]
 
+_UNSET: Any = object()
+
 
 class Context:
     """One forward computation and its gradients; made by `context()`. `id` names it everywhere."""
@@ -121,23 +123,27 @@ _follow(_native.Future)
 
 @contextlib.contextmanager
 def _inside(context_id: int | None) -> Iterator[None]:
-    """The tasks of an event loop share a thread, so there the context goes with the task."""
-    if _is_in_task():
-        token = _native.task_context.set(context_id)
-        try:
-            yield
-        finally:
-            _native.task_context.reset(token)
+    before = current()
+    enter(context_id)
+    try:
+        yield
+    finally:
+        enter(before)
+
+
+def enter(context_id: int | None) -> None:
+    """Has this thread, or this task, compute in that context, or in none, until further notice."""
+    if _goes_with_task():
+        _native.task_context.set(context_id)
     else:
-        before = _native.current_context()
         _native.set_current_context(context_id)
-        try:
-            yield
-        finally:
-            _native.set_current_context(before)
 
 
-def _is_in_task() -> bool:
+def _goes_with_task() -> bool:
+    """The tasks of an event loop share a thread, so there the context goes with the task: also to
+    threads that it hands work to, with its other variables."""
+    if _native.task_context.get(_UNSET) is not _UNSET:
+        return True
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -247,6 +247,18 @@ def test_tasks_of_one_thread_are_apart(world: hawser.Node) -> None:
     assert autograd.current() is None
 
 
+def test_a_task_can_be_outside_of_the_context_of_its_thread(world: hawser.Node) -> None:
+    async def look() -> list[int | None]:
+        before = autograd.current()
+        with autograd._inside(None):
+            within = autograd.current()
+            in_thread = await asyncio.to_thread(autograd.current)
+        return [before, within, in_thread, autograd.current()]
+
+    with autograd.context() as context:
+        assert asyncio.run(look()) == [context.id, None, None, context.id]
+
+
 def test_threads_are_apart(world: hawser.Node) -> None:
     results: dict[int, torch.Tensor] = {}
 

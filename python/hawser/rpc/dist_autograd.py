@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .. import _native, errors
+from .. import _native, autograd, errors
 from ._agent import _get_current_rpc_agent, _is_current_rpc_agent_set
 
 __all__ = ["context", "is_available"]
@@ -84,13 +84,13 @@ def _new_context() -> DistAutogradContext:
     if _native.current_context() is not None:
         raise RuntimeError("Already have an autograd context id for this thread.")
     context_id = node.create_context()
-    _native.set_current_context(context_id)
+    autograd.enter(context_id)
     return DistAutogradContext(node, context_id)
 
 
 def _release_context(context_id: int) -> None:
     if _native.current_context() == context_id:
-        _native.set_current_context(None)
+        autograd.enter(None)
     node = _node()
     if not node.closed:
         node.release_context(context_id)
@@ -119,11 +119,11 @@ def _get_max_id() -> int:
     return (node.rank_of(node.name) << 48) + _MAX_SERIAL
 
 
-def _get_debug_info() -> dict[str, str]:
+def _get_debug_info() -> dict[str, int]:
     counts = _node().count_autograd()
     return {
-        "num_autograd_contexts": str(counts["contexts"]),
-        "num_current_backward_passes": str(counts["passes"]),
+        "num_autograd_contexts": counts["contexts"],
+        "num_current_backward_passes": counts["passes"],
     }
 
 

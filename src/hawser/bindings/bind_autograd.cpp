@@ -15,7 +15,8 @@ namespace py = pybind11;
 namespace hawser::bindings {
 namespace {
 
-// Set where several computations share a thread: by the tasks of an event loop.
+// Set where several computations share a thread, by the tasks of an event loop: to the id of a
+// context, or to None for none. Where it is not set the slot of the thread counts.
 PyObject* task_context() {
   static PyObject* const variable = PyContextVar_New("hawser_autograd_context", nullptr);
   return variable;
@@ -97,8 +98,9 @@ py::dict report(NodeCore& core, std::int64_t context) {
 std::optional<autograd::ContextId> context_of_python() {
   PyObject* found = nullptr;
   if (PyContextVar_Get(task_context(), nullptr, &found) != 0) throw PythonErrorSet{};
-  const Object value = found ? Object::taken(found) : Object();
-  if (!value || value.get() == Py_None) return engine::current_context();
+  if (!found) return engine::current_context();
+  const Object value = Object::taken(found);
+  if (value.get() == Py_None) return std::nullopt;
   const std::int64_t id = PyLong_AsLongLong(value.get());
   if (id == -1 && PyErr_Occurred()) throw PythonErrorSet{};
   return context_of(id);

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import hawser
+import hawser.rpc  # teaches the pickler script modules
 from hawser import autograd
 
 weight = torch.full((3,), 2.0, requires_grad=True)
@@ -51,6 +52,37 @@ def apply_module(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def total(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
     return sum((p.sum() for p in parameters.values()), torch.zeros(()))
+
+
+class Tagged(torch.Tensor):
+    """A tensor of a class of its own, with an attribute."""
+
+    tag: float
+
+
+class Special(torch.nn.Parameter):
+    pass
+
+
+class Guarded(torch.Tensor):
+    """Handles its operators itself."""
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor:
+        return func(*args, **(kwargs or {}))
+
+
+def times_tag(x: Tagged) -> torch.Tensor:
+    assert type(x) is Tagged
+    return x.as_subclass(torch.Tensor) * x.tag
+
+
+def tagged(x: torch.Tensor) -> torch.Tensor:
+    result = (x * 2).as_subclass(Tagged)
+    result.tag = 3.0
+    return result
 
 
 class Fails(torch.autograd.Function):
@@ -196,6 +228,42 @@ def test_parameters_and_modules_keep_their_gradients(world: hawser.Node) -> None
         assert torch.equal(gradients[lone], torch.full((3,), 7.0))
     # Outside of a context they arrive as they always did.
     assert isinstance(world.run("peer", next, iter([lone])), torch.nn.Parameter)
+
+
+def test_what_is_derived_from_tensors_keeps_its_gradients(world: hawser.Node) -> None:
+    x, special = leaf(1, 2, 3), Special(torch.ones(3))
+    with autograd.context() as context:
+        argument = x.as_subclass(Tagged)
+        argument.tag = 5.0
+        out = world.run("peer", times_tag, argument)
+        also = world.run("peer", times_weight, special)
+        back = world.run("peer", tagged, x)
+        assert type(back) is Tagged and back.tag == 3.0
+        context.backward([out.sum() + also.sum() + back.as_subclass(torch.Tensor).sum()])
+        assert torch.equal(context.gradients()[x], torch.full((3,), 5.0 + 2.0))
+        assert torch.equal(context.gradients()[special], torch.full((3,), 2.0))
+
+
+def test_what_cannot_keep_its_gradients_is_refused(world: hawser.Node) -> None:
+    guarded = torch.Tensor._make_subclass(Guarded, torch.ones(3), True)
+    with (
+        autograd.context(),
+        pytest.raises(hawser.Invalid, match=r"Guarded of shape \(3,\) requires grad"),
+    ):
+        world.run("peer", times_weight, guarded)
+
+
+def test_script_modules_keep_their_gradients(world: hawser.Node) -> None:
+    layer = torch.nn.Linear(3, 3)
+    module = torch.jit.script(torch.nn.Sequential(layer, torch.nn.ReLU(), torch.nn.Linear(3, 2)))
+    x = torch.rand(3)
+    expected = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+    with autograd.context() as context:
+        out = world.run("peer", apply_module, module, x)
+        context.backward([out.sum()])
+        for parameter, gradient in zip(module.parameters(), expected, strict=True):
+            assert torch.allclose(context.gradients()[parameter], gradient)
+    assert torch.equal(world.run("peer", apply_module, module, x), module(x))
 
 
 def test_ordinary_backward_says_what_to_do(world: hawser.Node) -> None:

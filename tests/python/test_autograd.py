@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import peers
@@ -107,19 +110,40 @@ def watch_for_anomalies(on: bool) -> None:
     torch.autograd.set_detect_anomaly(on)
 
 
-class Slow(torch.autograd.Function):
+class Stalls(torch.autograd.Function):
+    """Makes a file when its gradient is asked for, and goes on when it is gone."""
+
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, path: str) -> torch.Tensor:
+        ctx.path = path
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        time.sleep(1)
-        return gradient
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        open(ctx.path, "w").close()
+        eventually(lambda: not os.path.exists(ctx.path))
+        return gradient, None
 
 
-def slow_backward(x: torch.Tensor) -> torch.Tensor:
-    return Slow.apply(x)
+def stall_backward(x: torch.Tensor, path: str) -> torch.Tensor:
+    return Stalls.apply(x, path)
+
+
+def stall_at(to: str, x: torch.Tensor, path: str) -> torch.Tensor:
+    return hawser.default_node().run(to, stall_backward, x * weight, path)
+
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    return x.sum()
+
+
+def stalled_sum(to: str, x: torch.Tensor, path: str) -> torch.Tensor:
+    return stall_at(to, x, path).sum()
+
+
+def bytes_in_memory() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def nested_later(to: str, x: torch.Tensor) -> torch.Tensor:
@@ -209,6 +233,124 @@ def test_hooks_run(world: hawser.Node) -> None:
         context.backward([world.run("peer", times_weight, x).sum()])
         assert torch.equal(context.gradients()[x], torch.full((3,), 20.0))
     assert seen == ["tensor", "after"]
+
+
+class Blocks(torch.autograd.Function):
+    """Of the second there is no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient * 3, None
+
+
+class Hooked:
+    """Leaves with hooks of all kinds that run, and what these saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, list[float] | None]] = []
+        self.used, self.blocked = leaf(1, 2), leaf(3, 4)
+        self.accumulators = [self.hook("used", self.used), self.hook("blocked", self.blocked)]
+
+    def hook(self, name: str, tensor: torch.Tensor) -> Any:
+        accumulate = tensor.view_as(tensor).grad_fn.next_functions[0][0]
+        tensor.register_hook(partial(self.see, f"{name}: tensor", times=10))
+        accumulate.register_prehook(
+            lambda gradients: tuple(self.see(f"{name}: before", each) for each in gradients)
+        )
+        accumulate.register_hook(
+            lambda _, gradients: [self.see(f"{name}: after", each) for each in gradients] and None
+        )
+        return accumulate
+
+    def see(self, what: str, gradient: torch.Tensor | None, times: float = 1) -> Any:
+        self.seen.append((what, None if gradient is None else gradient.tolist()))
+        return None if gradient is None else gradient * times
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Blocks.apply(x * self.used, self.blocked)
+
+
+there: list[Hooked] = []
+
+
+def forward_with_hooks(x: torch.Tensor) -> torch.Tensor:
+    there[:] = [Hooked()]
+    return there[0].forward(x)
+
+
+def seen_by_hooks(context: int) -> tuple[Any, torch.Tensor, int]:
+    gradients = autograd.gradients(context)
+    return there[0].seen, gradients[there[0].used], len(gradients)
+
+
+def test_hooks_of_other_nodes_see_what_they_see_in_torch(world: hawser.Node) -> None:
+    local = Hooked()
+    local.forward(leaf(5, 6)).sum().backward()
+    assert local.used.grad is not None and local.blocked.grad is None
+    with autograd.context() as context:
+        context.backward([world.run("peer", forward_with_hooks, leaf(5, 6)).sum()])
+        seen, gradient, count = world.run("peer", seen_by_hooks, context.id)
+    assert seen == local.seen and {name for name, _ in seen} >= {"used: before", "used: after"}
+    assert torch.equal(gradient, local.used.grad) and count == 1
+
+
+# --- gradients agree with differences ---
+
+
+class Model:
+    """A cell with weights of this process, one that is used over and over."""
+
+    weight = torch.zeros(2, 2, dtype=torch.double, requires_grad=True)
+
+
+def set_model(values: torch.Tensor) -> None:
+    Model.weight = values.detach().clone().requires_grad_()
+
+
+def run_model(x: torch.Tensor, to: str | None) -> torch.Tensor:
+    h = torch.tanh(Model.weight @ x)
+    return h if to is None else hawser.default_node().run(to, run_model, h, None) * h
+
+
+def model_gradient(context: int) -> torch.Tensor:
+    return autograd.gradients(context)[Model.weight]
+
+
+class Distributed(torch.autograd.Function):
+    """A computation over three processes as one function of what each of them has."""
+
+    @staticmethod
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        node = hawser.default_node()
+        return node.run("peer", run_model, x.sin(), "other") + node.run("other", run_model, x, None)
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, *weights)
+        for worker, values in zip(("peer", "other"), weights, strict=True):
+            hawser.default_node().run(worker, set_model, values)
+        return Distributed.compute(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        node, (x, *weights) = hawser.default_node(), ctx.saved_tensors
+        for worker, values in zip(("peer", "other"), weights, strict=True):
+            node.run(worker, set_model, values)
+        mine = x.detach().requires_grad_()
+        with torch.enable_grad(), autograd.context() as context:
+            context.backward([(Distributed.compute(mine) * gradient).sum()])
+            theirs = [node.run(worker, model_gradient, context.id) for worker in ("peer", "other")]
+            return context.gradients()[mine], *theirs
+
+
+def test_gradients_agree_with_differences(world: hawser.Node) -> None:
+    torch.manual_seed(1)
+    inputs = [torch.rand(*shape, dtype=torch.double) for shape in ((2,), (2, 2), (2, 2))]
+    assert torch.autograd.gradcheck(Distributed.apply, [x.requires_grad_() for x in inputs])
 
 
 # --- what is sent keeps its place in the graph ---
@@ -374,16 +516,54 @@ def test_anomaly_mode_shows_the_forward_stack_of_the_other_node(world: hawser.No
         world.run("peer", watch_for_anomalies, False)
 
 
-def test_a_pass_has_a_deadline(world: hawser.Node) -> None:
-    x = leaf(1, 2, 3)
+def test_a_pass_has_a_deadline(world: hawser.Node, tmp_path: Path) -> None:
+    x, path = leaf(1, 2, 3), tmp_path / "in_backward"
     with autograd.context() as context:
-        out = world.run("peer", slow_backward, x)
+        out = world.run("peer", stall_backward, x, str(path))
         with pytest.raises(hawser.Timeout):
             context.backward([out.sum()], timeout=0.1)
+        path.unlink(missing_ok=True)
         with pytest.raises(hawser.Invalid, match="mode"):
             context.backward([out.sum()], mode="quick")
         with pytest.raises(hawser.Invalid, match="negative"):
             context.backward([out.sum()], timeout=-1)
+
+
+def test_a_pass_that_begins_elsewhere_has_a_deadline(world: hawser.Node, tmp_path: Path) -> None:
+    x, path = leaf(1, 2, 3), tmp_path / "in_backward"
+    with autograd.context() as context:
+        total = world.remote("other", stalled_sum, "peer", x, str(path))
+        with pytest.raises(hawser.Timeout):
+            total.backward(context.id, timeout=0.1)
+        with pytest.raises(hawser.Invalid, match="mode"):
+            total.backward(context.id, mode="quick")
+        path.unlink(missing_ok=True)
+        eventually(lambda: world.run("other", counts)["passes"] == 0)
+    with autograd.context() as context:
+        world.remote("other", summed, x).backward(context.id, timeout=20, mode="fast")
+        assert torch.equal(context.gradients()[x], torch.ones(3))
+
+
+def test_ctrl_c_ends_the_pass_everywhere(world: hawser.Node, tmp_path: Path) -> None:
+    x, path = leaf(1, 2, 3), tmp_path / "in_backward"
+
+    def interrupt() -> None:
+        eventually(path.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with autograd.context() as context:
+        out = world.run("other", stall_at, "peer", x, str(path))
+        interrupter = threading.Thread(target=interrupt)
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            context.backward([out.sum()])
+        interrupter.join()
+        for node in ("peer", "other"):  # also where the function has not returned
+            eventually(lambda node=node: world.run(node, counts)["passes"] == 0)
+        eventually(lambda: world.inspect()["autograd"]["passes"] == 0)
+        path.unlink()
+        context.backward([world.run("peer", times_weight, x).sum()])
+        assert torch.equal(context.gradients()[x], torch.full((3,), 2.0))
 
 
 def test_nothing_stays(world: hawser.Node) -> None:
@@ -392,17 +572,51 @@ def test_nothing_stays(world: hawser.Node) -> None:
     assert world.inspect()["autograd"] == {"contexts": 0, "passes": 0}
 
 
-def test_a_node_that_is_killed_ends_the_pass() -> None:
+def test_no_memory_stays(world: hawser.Node) -> None:
+    def step() -> None:
+        x = leaf(1, 2, 3)
+        with autograd.context() as context:
+            h = world.run("peer", times_weight, x).tanh()
+            context.backward([world.run("other", times_weight, h).sum()])
+            assert len(context.gradients()) == 1
+
+    def resident() -> list[int]:
+        return [bytes_in_memory(), *(world.run(to, bytes_in_memory) for to in ("peer", "other"))]
+
+    for _ in range(300):
+        step()
+    before = resident()
+    for _ in range(1000):
+        step()
+    for process, (was, is_now) in enumerate(zip(before, resident(), strict=True)):
+        assert is_now - was < 1 << 20, f"process {process}: {is_now - was} bytes more"
+    for node in ("peer", "other"):
+        eventually(lambda node=node: world.run(node, counts) == {"contexts": 0, "passes": 0})
+
+
+def test_a_node_that_is_killed_in_the_midst_of_a_pass_ends_it_everywhere(tmp_path: Path) -> None:
+    path = tmp_path / "in_backward"
     with peers.world("victim", "survivor") as node:
         x = leaf(1, 2, 3)
+        pid = node.run("victim", os.getpid)
+        killed: list[float] = []
+
+        def kill() -> None:
+            eventually(path.exists)
+            killed.append(time.monotonic())
+            os.kill(pid, signal.SIGKILL)
+
         with autograd.context(node) as context:
-            out = node.run("survivor", nested, "victim", x)
-            pid = node.run("victim", os.getpid)
-            os.kill(pid, 9)
-            started = time.monotonic()
-            with pytest.raises((hawser.PeerLost, hawser.RemoteError)):
+            out = node.run("survivor", stall_at, "victim", x, str(path))
+            killer = threading.Thread(target=kill)
+            killer.start()
+            with pytest.raises(hawser.PeerLost) as raised:
                 context.backward([out.sum()])
-            assert time.monotonic() - started < 10
+            assert raised.value.node == "victim"
+            eventually(lambda: node.run("survivor", counts)["passes"] == 0)
+            killer.join()
+            assert time.monotonic() - killed[0] < 2
+            assert context.gradients() == {}
         with autograd.context(node) as context:
             context.backward([node.run("survivor", times_weight, x).sum()])
             assert torch.equal(context.gradients()[x], torch.full((3,), 2.0))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+import hawser
 import hawser.rpc as rpc
 from hawser import autograd
 from hawser.rpc import dist_autograd
@@ -333,3 +334,12 @@ def take_longer_than_a_call(world: World) -> None:
 
 def test_row_28_a_pass_has_a_limit_of_its_own() -> None:
     run(take_longer_than_a_call, rpc_timeout=1)
+
+
+@pytest.mark.parametrize("rank", [1 << 15, 1 << 16])
+def test_row_28_ranks_that_do_not_fit_into_ids_are_refused(rank: int, tmp_path: Any) -> None:
+    with pytest.raises(hawser.Invalid, match=f"rank {rank} does not fit"):
+        hawser.Node("high", f"file://{tmp_path}/store", rank=rank)
+    with hawser.Node("high", f"file://{tmp_path}/store", rank=(1 << 15) - 1) as node:
+        with hawser.autograd.context(node) as context:
+            assert context.id >> 48 == (1 << 15) - 1

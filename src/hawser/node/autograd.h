@@ -123,7 +123,7 @@ class Autograd final : public engine::LocalPass::Events,
     explicit State(autograd::Self self)
         : party(self.party()), rank(self.rank), conductor(std::move(self), {}) {}
     autograd::Party party;
-    std::uint16_t rank;
+    std::optional<std::uint32_t> rank;
     autograd::Conductor conductor;
     std::unordered_map<autograd::ContextId, Graph> graphs{};
     std::unordered_map<autograd::PassId, Part> passes{};

@@ -106,6 +106,21 @@ def not_a_number(x: torch.Tensor) -> torch.Tensor:
     return torch.sqrt(x - x) * 0  # its gradient is not a number
 
 
+kept: dict[str, torch.Tensor] = {}
+was_kept = threading.Event()
+
+
+def keep(x: torch.Tensor) -> None:
+    kept["it"] = x
+    was_kept.set()
+
+
+def take_kept() -> torch.Tensor:
+    assert was_kept.wait(20)
+    was_kept.clear()
+    return kept.pop("it") * 2
+
+
 def watch_for_anomalies(on: bool) -> None:
     torch.autograd.set_detect_anomaly(on)
 
@@ -415,6 +430,14 @@ def test_ordinary_backward_says_what_to_do(world: hawser.Node) -> None:
         pytest.raises(RuntimeError, match="distributed autograd context"),
     ):
         world.run("peer", times_weight, x).sum().backward()
+
+
+def test_notices_are_part_of_the_graph(world: hawser.Node) -> None:
+    x = leaf(1, 2, 3)
+    with autograd.context() as context:
+        world.notify("peer", keep, x)
+        context.backward([world.run("peer", take_kept).sum()])
+        assert torch.equal(context.gradients()[x], torch.full((3,), 2.0))
 
 
 # --- the context follows the program ---

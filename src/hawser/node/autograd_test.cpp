@@ -188,6 +188,17 @@ TEST_F(AutogradTest, AnErrorOfAnotherNodeComesHomeWithItsName) {
   EXPECT_EQ(context.gradients().size(), 0u);
 }
 
+TEST_F(AutogradTest, NoticesArePartOfTheGraph) {
+  const at::Tensor x = leaf({1, 2});
+  auto [given, kept] = Promise<at::Tensor>::pair(b_.scheduler());
+  b_.serve("keep", [&given](at::Tensor y) { given.succeed(std::move(y)); });
+  b_.serve("kept_squared", [&kept] { return kept.get() * kept.get(); });
+  Context context(a_);
+  a_.notify("b", "keep", x);
+  context.backward({a_.call<at::Tensor>("b", "kept_squared").get().sum()});
+  EXPECT_TRUE(at::equal(context.gradients().at(x), 2 * x));
+}
+
 TEST_F(AutogradTest, MixedWithAndWithoutGradient) {
   const at::Tensor x = leaf({1, 2}), y = at::tensor({3.0, 4.0});
   Context context(a_);

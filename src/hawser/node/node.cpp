@@ -351,15 +351,18 @@ std::shared_ptr<const Method> find_method(const CallContext& context, const std:
 
 void Node::notify_written(std::string_view to, WrittenCall&& call) {
   machinery_->refuse_if_inherited();
-  agent::AnswerHandler nothing = [](agent::Answer&&) {};
-  if (call.on || !call.payload.held.empty()) hold_references(to, call, nothing);
+  agent::AnswerHandler on_sent = [](agent::Answer&&) {};
   wire::Call message;
+  if (const auto context = engine::current_context()) {
+    message.notes.autograd = record(*context, to, call, on_sent);
+  }
+  if (call.on || !call.payload.held.empty()) hold_references(to, call, on_sent);
   message.target = call.target;
   message.function = call.function;
   message.payload = std::move(call.payload);
   message.one_way = true;
   if (call.on) message.subject = wire::RefName{call.on->id().on, call.on->id().local};
-  machinery_->notice(to, std::move(message), std::move(nothing));
+  machinery_->notice(to, std::move(message), std::move(on_sent));
 }
 
 void Node::connect(std::string_view to, Duration timeout) {

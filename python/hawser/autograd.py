@@ -44,8 +44,9 @@ class Context:
         """Computes the gradients of all leaves, on all nodes, and adds them to the context.
 
         It does so everywhere or nowhere: if a function raises on any node, a node is lost or the
-        time is up, this raises and nothing has been added. `timeout` is in seconds; without one it
-        takes as long as it takes, unless a node is lost. `mode` is "smart" or "fast": see
+        time is up, this raises and nothing has been added. `timeout` is in seconds, 0 for no limit.
+        Without one it takes as long as it takes, unless a node is lost; in the mode "fast", which
+        may wait for what never comes, as long as a call may. `mode` is "smart" or "fast": see
         docs/autograd.md.
         """
         self._node.backward(self.id, list(roots), retain_graph, timeout, mode)

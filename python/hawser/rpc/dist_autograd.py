@@ -136,18 +136,21 @@ def backward(
 ) -> None:
     """Computes the gradients of the roots, which are scalars of this worker, on all workers.
 
-    `timeout` (seconds, None: no limit) and `mode` are hawser's own: see docs/autograd.md.
+    `timeout` (in seconds) and `mode` are hawser's own: see docs/autograd.md.
     """
     node = _node()
-    with torch.autograd.profiler.record_function("torch::distributed::autograd::backward"):
-        try:
-            node.backward(context_id, roots, retain_graph, timeout, mode)
-        except errors.RemoteError as error:
-            raise _on_worker(node, error) from None
+    try:
+        node.backward(context_id, roots, retain_graph, timeout, mode)
+    except errors.RemoteError as error:
+        raise _on_worker(node, error) from None
 
 
 def _on_worker(node: _native.Node, error: errors.RemoteError) -> RuntimeError:
-    where = node.rank_of(error.node) if error.node else node.rank_of(node.name)
+    name = error.node or node.name
+    try:
+        where: int | str = node.rank_of(name)
+    except errors.Error:  # it has left since; what it said counts more than its number
+        where = name
     text = f"Error on Node {where}: {error}"
     return RuntimeError(f"{text}\n{error.remote_traceback}" if error.remote_traceback else text)
 

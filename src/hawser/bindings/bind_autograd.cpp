@@ -1,6 +1,5 @@
 #include "hawser/bindings/bind_autograd.h"
 
-#include <ATen/record_function.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/utils/pybind.h>
@@ -39,11 +38,9 @@ autograd::Mode mode_of(const std::string& name) {
 void backward(NodeCore& core, std::int64_t context, const std::vector<at::Tensor>& roots,
               bool retain_graph, const py::object& timeout, const std::string& mode) {
   guarded(&core, [&] {
-    const BackwardOptions options{.retain_graph = retain_graph,
-                                  .timeout = timeout_of(timeout.ptr()).value_or(kForever),
-                                  .mode = mode_of(mode)};
-    RECORD_USER_SCOPE("torch::distributed::autograd::backward");
-    const auto helping = core.node().autograd().help(options);
+    const BackwardOptions options{
+        .retain_graph = retain_graph, .timeout = timeout_of(timeout.ptr()), .mode = mode_of(mode)};
+    const Autograd::Waiting waiting(core.node().autograd(), options);
     const auto pass = [&] {
       const WithoutGil no_gil;
       return core.node().backward(context_of(context), roots, options);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "hawser/base/log.h"
 #include "hawser/engine/wire_form.h"
 #include "hawser/node/function.h"
 #include "hawser/node/options.h"
@@ -48,13 +49,6 @@ std::size_t count_differentiable(const wire::ReceivedPayload& payload) {
                     [](const wire::TensorDesc& desc) { return desc.flags & wire::kRequiresGrad; }));
 }
 
-// Of the messages by which a node can hear of a pass.
-const PassHeader* header_of(const Message& message) {
-  if (const auto* discover = std::get_if<Discover>(&message)) return &discover->pass;
-  if (const auto* gradients = std::get_if<autograd::Gradients>(&message)) return &gradients->pass;
-  return nullptr;
-}
-
 // Sparse sums come last: a dense tensor can take up a sparse one, not the other way round.
 at::Tensor sum(const at::Tensor& a, const at::Tensor& b) {
   return a.is_sparse() && !b.is_sparse() ? at::add(b, a) : at::add(a, b);
@@ -93,26 +87,6 @@ Autograd::Autograd(Self self, Surroundings surroundings)
 
 // ------------------------------------------------------------------------------- events, actions
 
-template <class Event>
-bool Autograd::tell(Event event) {
-  const auto alive = out_.alive.lock();
-  if (!alive) return false;
-  {
-    auto state = state_.lock();
-    if (state->closed) return false;
-    const TimePoint now = out_.clock.now();
-    event(*state, now);
-    for (Action& action : state->conductor.take_actions(now)) {
-      state->to_do.push_back(std::move(action));
-    }
-    keep_time(*state);
-    if (state->working || state->to_do.empty()) return true;
-    state->working = true;
-  }
-  work();
-  return true;
-}
-
 void Autograd::work() {
   for (;;) {
     std::deque<Action> batch;
@@ -125,9 +99,38 @@ void Autograd::work() {
       }
     }
     for (Action& action : batch) {
-      std::visit([&](auto& each) { perform(std::move(each)); }, action);
+      try {
+        std::visit([&](auto& each) { perform(std::move(each)); }, action);
+      } catch (...) {
+        failed(action, raised_here(std::current_exception()));
+      }
     }
   }
+}
+
+// Nobody waits for the others: what has not been answered is, when it is dropped.
+void Autograd::failed(const Action& action, const Error& error) {
+  log::Line(log::Level::Warning, "node") << "distributed autograd: " << error.what();
+  if (const auto* send = std::get_if<Send>(&action)) {
+    tell([&](State& state, TimePoint at) { state.conductor.answered(send->call, error, at); });
+  } else if (const auto* explore = std::get_if<Explore>(&action)) {
+    tell([&](State& state, TimePoint at) {
+      state.conductor.explored(explore->pass, explore->exploration, error, at);
+    });
+  } else if (const auto* start = std::get_if<StartLocal>(&action)) {
+    tell([&](State& state, TimePoint at) { state.conductor.local_ended(start->pass, error, at); });
+  } else if (const auto* deliver = std::get_if<Deliver>(&action)) {
+    if (const auto pass = find_pass(deliver->pass)) pass->abort(error.message());
+  } else if (const auto* commit = std::get_if<CommitLocal>(&action)) {
+    state_.lock()->not_committed.emplace(commit->pass, error);
+  }
+}
+
+Error Autograd::raised_here(std::exception_ptr thrown) const {
+  const Error raised = remote_error(std::move(thrown));
+  ErrorDetails details = raised.details();
+  details.node = self_;
+  return Error(raised.kind(), raised.message(), std::move(details));
 }
 
 void Autograd::keep_time(State& state) {
@@ -195,6 +198,12 @@ std::vector<c10::intrusive_ptr<engine::SendFunction>> Autograd::find_sends(
   return found;
 }
 
+const PassHeader* Autograd::header_of(const Message& message) {
+  if (const auto* discover = std::get_if<Discover>(&message)) return &discover->pass;
+  if (const auto* gradients = std::get_if<autograd::Gradients>(&message)) return &gradients->pass;
+  return nullptr;
+}
+
 void Autograd::perform(Send&& action) {
   auto* gradients = std::get_if<autograd::Gradients>(&action.message);
   wire::Call message;
@@ -254,6 +263,9 @@ void Autograd::perform(Answer&& action) {
       auto dropped = state->gradients.extract(*arrived.gradients);
       if (!dropped.empty()) unwanted = std::move(dropped.mapped());
     }
+  }
+  if (arrived.commits) {
+    if (const auto error = take_commit_error(*arrived.commits)) action.reply = *error;
   }
   std::optional<wire::TraceReport> report;
   if (arrived.service) {
@@ -329,28 +341,33 @@ void Autograd::perform(CommitLocal&& action) {
 
 void Autograd::commit(const LocalPass& pass) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> replaced;  // die without the lock
-  for (const auto& entry : pass.collected()) {
-    // Added up without the lock as well: nobody else commits meanwhile (ACTION-1).
-    at::Tensor before;
-    {
-      auto state = state_.lock();
-      const auto graph = state->graphs.find(pass.context());
-      if (graph == state->graphs.end()) return;
-      const auto found = graph->second.gradients.find(entry.key());
-      if (found != graph->second.gradients.end()) before = found->value();
-    }
-    at::Tensor after = before.defined() ? sum(before, entry.value()) : entry.value();
-    replaced.push_back(std::move(before));
+  // Added up without the lock, where what is replaced dies as well: nobody else commits meanwhile
+  // (ACTION-1). And before any is replaced: a sum that cannot be made leaves all as they were.
+  hawser::Gradients sums;
+  {
     auto state = state_.lock();
     const auto graph = state->graphs.find(pass.context());
     if (graph == state->graphs.end()) return;
-    graph->second.gradients.insert_or_assign(entry.key(), std::move(after));
+    sums = graph->second.gradients.copy();
   }
+  for (const auto& entry : pass.collected()) {
+    const auto before = sums.find(entry.key());
+    sums.insert_or_assign(
+        entry.key(), before == sums.end() ? entry.value() : sum(before->value(), entry.value()));
+  }
+  auto state = state_.lock();
+  const auto graph = state->graphs.find(pass.context());
+  if (graph != state->graphs.end()) std::swap(graph->second.gradients, sums);
+}
+
+std::optional<Error> Autograd::take_commit_error(PassId pass) {
+  const auto taken = state_.lock()->not_committed.extract(pass);
+  return taken.empty() ? std::nullopt : std::optional(taken.mapped());
 }
 
 void Autograd::perform(Finished&& action) {
   std::optional<Promise<void>> promise;
+  if (const auto error = take_commit_error(action.pass)) action.result = *error;
   {
     auto state = state_.lock();
     auto found = state->begun.extract(action.pass);
@@ -398,9 +415,9 @@ bool Autograd::is_in(ContextId context) {
 Future<void> Autograd::backward(ContextId context, const Tensors& roots,
                                 const BackwardOptions& options) {
   check_roots(roots);
-  if (options.timeout <= Duration::zero())
-    invalid("the timeout of a backward pass must be positive");
-  const Deadline deadline = Deadline::after(out_.clock, options.timeout);
+  const Duration timeout = options.timeout.value_or(kForever);
+  if (timeout <= Duration::zero()) invalid("the timeout of a backward pass must be positive");
+  const Deadline deadline = Deadline::after(out_.clock, timeout);
   // Before anything is sent, so that a hand is there when it is answered.
   auto expected = expectation();
   // The conductor knows the deadline; whoever waits for the future waits for its verdict.
@@ -432,11 +449,12 @@ Future<void> Autograd::backward(ContextId context, const Tensors& roots,
   return std::move(future);  // a binding: not moved by itself
 }
 
-std::unique_ptr<agent::Crew::Helper> Autograd::help(const BackwardOptions& options) {
-  const bool is_limited = options.timeout != kForever || current_call();
+Autograd::Waiting::Waiting(Autograd& autograd, const BackwardOptions& options) {
+  if (scope_.isActive()) scope_.before("torch::distributed::autograd::backward");
+  const bool is_limited = options.timeout.value_or(kForever) != kForever || current_call();
   const bool runs_function = torch::autograd::get_current_graph_task_id() != -1;
-  if (is_limited || runs_function) return nullptr;
-  return std::make_unique<agent::Crew::Helper>(out_.crew);
+  if (is_limited || runs_function) return;
+  helper_ = std::make_unique<agent::Crew::Helper>(autograd.out_.crew);
 }
 
 hawser::Gradients Autograd::gradients(ContextId context) {
@@ -526,7 +544,8 @@ void Autograd::serve(std::shared_ptr<agent::IncomingCall> call) {
   }
   const bool open = tell([&](State& state, TimePoint now) {
     const Incoming incoming{state.next_number++};
-    Arrived arrived{call, std::nullopt, std::move(service)};
+    Arrived arrived{.call = call, .service = std::move(service)};
+    if (const auto* commit = std::get_if<Commit>(&read.message)) arrived.commits = commit->pass;
     if (auto* gradients = std::get_if<autograd::Gradients>(&read.message)) {
       gradients->gradients = GradientHandle{state.next_number++};
       state.gradients.emplace(gradients->gradients, std::move(read.gradients));
@@ -553,9 +572,8 @@ void Autograd::part_ended(PassId pass, std::exception_ptr failure, std::string w
   if (const auto record = records_.find(autograd::number(pass))) record->part_done();
   Result<void> result;
   if (failure) {
-    const Error raised = remote_error(failure);
+    const Error raised = raised_here(failure);
     ErrorDetails details = raised.details();
-    details.node = self_;
     if (!warnings.empty()) {
       details.remote_traceback += (details.remote_traceback.empty() ? "" : "\n") + warnings;
     }
@@ -610,6 +628,7 @@ void Autograd::rejoined(Incarnation incarnation) {
   tell([&](State& state, TimePoint now) {
     state.party.incarnation = incarnation;
     state.conductor.rejoined({self_, incarnation, state.rank}, now);
+    state.not_committed.clear();
   });
 }
 

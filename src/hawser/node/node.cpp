@@ -307,10 +307,12 @@ Autograd& Node::autograd() const {
 
 Future<void> Node::backward(autograd::ContextId context, const std::vector<at::Tensor>& roots,
                             BackwardOptions options) {
+  const Duration unless_told = options.mode == autograd::Mode::Fast ? call_timeout() : kForever;
+  options.timeout = options.timeout.value_or(unless_told);
   const CallContext* serving = current_call();
   if (serving) {
     options.timeout =
-        std::min(options.timeout, serving->deadline().remaining(machinery_->clock().now()));
+        std::min(*options.timeout, serving->deadline().remaining(machinery_->clock().now()));
   }
   auto done = autograd().backward(context, roots, options);
   if (serving) {
@@ -321,7 +323,7 @@ Future<void> Node::backward(autograd::ContextId context, const std::vector<at::T
 
 void Node::run_backward(autograd::ContextId context, const std::vector<at::Tensor>& roots,
                         const BackwardOptions& options) {
-  const auto helping = autograd().help(options);
+  const Autograd::Waiting waiting(autograd(), options);
   backward(context, roots, options).get();
 }
 

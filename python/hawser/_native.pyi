@@ -225,7 +225,13 @@ class PyRRef:
     def rpc_sync(self, timeout: float = -1.0) -> Any: ...
     def rpc_async(self, timeout: float = -1.0) -> Any: ...
     def remote(self, timeout: float = -1.0) -> Any: ...
-    def backward(self, dist_autograd_ctx_id: int = -1, retain_graph: bool = False) -> None: ...
+    def backward(
+        self,
+        dist_autograd_ctx_id: int = -1,
+        retain_graph: bool = False,
+        timeout: float | None = None,
+        mode: str = "smart",
+    ) -> None: ...
     def release(self) -> None:
         """Gives it up now instead of with the last copy of it. What is on its way is not affected."""
     @property
@@ -304,6 +310,7 @@ def set_current_context(context: int | None) -> None:
     """Of the thread."""
 
 task_context: ContextVar[int | None]
+"""Where it is set it counts, also if it is None: what the thread is in does not, then."""
 deadline: ContextVar[float | None]
 """When all calls of this context must have ended, in seconds of time.monotonic()."""
 

@@ -24,6 +24,8 @@ from hawser.references import current_node
 
 __all__ = ["Context", "context", "current", "gradients"]
 
+_UNSET: Any = object()
+
 
 class Context:
     """One forward computation and its gradients; made by `context()`. `id` names it everywhere."""
@@ -42,8 +44,9 @@ class Context:
         """Computes the gradients of all leaves, on all nodes, and adds them to the context.
 
         It does so everywhere or nowhere: if a function raises on any node, a node is lost or the
-        time is up, this raises and nothing has been added. `timeout` is in seconds; without one it
-        takes as long as it takes, unless a node is lost. `mode` is "smart" or "fast": see
+        time is up, this raises and nothing has been added. `timeout` is in seconds, 0 for no limit.
+        Without one it takes as long as it takes, unless a node is lost; in the mode "fast", which
+        may wait for what never comes, as long as a call may. `mode` is "smart" or "fast": see
         docs/autograd.md.
         """
         self._node.backward(self.id, list(roots), retain_graph, timeout, mode)
@@ -121,23 +124,27 @@ _follow(_native.Future)
 
 @contextlib.contextmanager
 def _inside(context_id: int | None) -> Iterator[None]:
-    """The tasks of an event loop share a thread, so there the context goes with the task."""
-    if _is_in_task():
-        token = _native.task_context.set(context_id)
-        try:
-            yield
-        finally:
-            _native.task_context.reset(token)
+    before = current()
+    enter(context_id)
+    try:
+        yield
+    finally:
+        enter(before)
+
+
+def enter(context_id: int | None) -> None:
+    """Has this thread, or this task, compute in that context, or in none, until further notice."""
+    if _goes_with_task():
+        _native.task_context.set(context_id)
     else:
-        before = _native.current_context()
         _native.set_current_context(context_id)
-        try:
-            yield
-        finally:
-            _native.set_current_context(before)
 
 
-def _is_in_task() -> bool:
+def _goes_with_task() -> bool:
+    """The tasks of an event loop share a thread, so there the context goes with the task: also to
+    threads that it hands work to, with its other variables."""
+    if _native.task_context.get(_UNSET) is not _UNSET:
+        return True
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from hawser import _native
+from hawser.errors import Invalid
 
 _COUNT_BYTES = 4  # before the pickle: how many of the tensors, the last ones, are buffers of it
 _SMALLEST_BUFFER = 16 * 1024  # smaller ones are copied into the pickle
@@ -83,11 +84,17 @@ class _Reader(pickle.Unpickler):
         return self._tensors[pid]
 
 
-def reduce_parameter(parameter: torch.nn.Parameter) -> tuple[Any, ...]:
+def reduce_parameter(parameter: torch.nn.Parameter) -> str | tuple[Any, ...]:
     """Pickled as torch does it, a parameter would leave the graph of autograd without a word."""
     if parameter.requires_grad and _native.current_context() is not None:
-        return _received_parameter, (parameter.as_subclass(torch.Tensor),)
+        return _received_parameter, (plain(parameter),)
     return parameter.__reduce_ex__(5)
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor, with its history, as an object of torch's own class."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(torch.Tensor)
 
 
 def _received_parameter(tensor: torch.Tensor) -> torch.Tensor:
@@ -95,6 +102,38 @@ def _received_parameter(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.grad_fn is not None:
         return tensor
     return torch.nn.Parameter(tensor.detach(), tensor.requires_grad)
+
+
+def _received_subclass(
+    tensor: torch.Tensor, cls: type[torch.Tensor], attributes: dict[str, Any]
+) -> torch.Tensor:
+    received = tensor.as_subclass(cls)
+    received.__dict__.update(attributes)
+    return received
+
+
+def keep_history(pickler: pickle.Pickler, obj: Any) -> Any:
+    """`reducer_override` of what pickles inside of a context: for classes that are derived from
+    tensors and parameters, what `reduce_parameter` is for parameters."""
+    if not isinstance(obj, torch.Tensor) or not obj.requires_grad:
+        return NotImplemented
+    cls = type(obj)
+    if cls in pickler.dispatch_table:
+        return NotImplemented
+    if isinstance(obj, torch.nn.Parameter):
+        return _received_parameter, (plain(obj),)
+    # One that handles its operators itself may be made of other tensors, or of none.
+    if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise Invalid(
+            f"a {cls.__module__}.{cls.__qualname__} of shape {tuple(obj.shape)} requires grad, and "
+            "cannot be sent in an autograd context with its history: send a torch.Tensor, or "
+            "detach() it"
+        )
+    return _received_subclass, (plain(obj), cls, obj.__dict__)
+
+
+class _HistoryWriter(_Writer):
+    reducer_override = keep_history
 
 
 class Pickler:
@@ -111,7 +150,8 @@ class Pickler:
         file = io.BytesIO(b"\0" * _COUNT_BYTES)
         file.seek(_COUNT_BYTES)
         reducers = {**copyreg.dispatch_table, **self._reducers}
-        writer = _Writer(file, reducers)
+        recorded = _native.current_context() is not None
+        writer = (_HistoryWriter if recorded else _Writer)(file, reducers)
         try:
             writer.dump(obj)
         except _OF_PICKLE as error:

@@ -137,20 +137,28 @@ def _owner(self: PyRRef) -> Any:
     return WorkerInfo(name, self._node.rank_of(name))
 
 
-def _backward(self: PyRRef, dist_autograd_ctx_id: int = -1, retain_graph: bool = False) -> None:
+def _backward(
+    self: PyRRef,
+    dist_autograd_ctx_id: int = -1,
+    retain_graph: bool = False,
+    timeout: float | None = None,
+    mode: str = "smart",
+) -> None:
     """Runs backward from the value, a scalar tensor, on its owner: in that autograd context, or, on
-    the owner itself and without one, as `value.backward()`."""
+    the owner itself and without one, as `value.backward()`. `timeout` and `mode` are those of
+    `hawser.autograd.Context.backward`."""
     if not self.is_owner():
         if dist_autograd_ctx_id == -1:
             raise RuntimeError("User RRefs require 'dist_autograd_ctx_id' to be specified")
-        args = (self, dist_autograd_ctx_id, retain_graph)
-        self._node.call(self.owner_name(), _backward, args, timeout=0)
+        args = (self, dist_autograd_ctx_id, retain_graph, timeout, mode)
+        # The pass has a limit of its own; who waits for it has that one, if it was asked for.
+        self._node.call(self.owner_name(), _backward, args, timeout=timeout or 0)
         return
     value = self._local_value()
     if not isinstance(value, torch.Tensor):
         raise RuntimeError("RRef should contain a tensor for .backward()")
     if dist_autograd_ctx_id != -1:
-        self._node.backward(dist_autograd_ctx_id, [value], retain_graph)
+        self._node.backward(dist_autograd_ctx_id, [value], retain_graph, timeout, mode)
         return
     if not value.requires_grad:
         # torch's own words, which it has for a list of roots.

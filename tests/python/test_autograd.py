@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import peers
@@ -14,6 +17,7 @@ import pytest
 import torch
 
 import hawser
+import hawser.rpc  # teaches the pickler script modules
 from hawser import autograd
 
 weight = torch.full((3,), 2.0, requires_grad=True)
@@ -53,6 +57,37 @@ def total(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
     return sum((p.sum() for p in parameters.values()), torch.zeros(()))
 
 
+class Tagged(torch.Tensor):
+    """A tensor of a class of its own, with an attribute."""
+
+    tag: float
+
+
+class Special(torch.nn.Parameter):
+    pass
+
+
+class Guarded(torch.Tensor):
+    """Handles its operators itself."""
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor:
+        return func(*args, **(kwargs or {}))
+
+
+def times_tag(x: Tagged) -> torch.Tensor:
+    assert type(x) is Tagged
+    return x.as_subclass(torch.Tensor) * x.tag
+
+
+def tagged(x: torch.Tensor) -> torch.Tensor:
+    result = (x * 2).as_subclass(Tagged)
+    result.tag = 3.0
+    return result
+
+
 class Fails(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -71,23 +106,59 @@ def not_a_number(x: torch.Tensor) -> torch.Tensor:
     return torch.sqrt(x - x) * 0  # its gradient is not a number
 
 
+kept: dict[str, torch.Tensor] = {}
+was_kept = threading.Event()
+
+
+def keep(x: torch.Tensor) -> None:
+    kept["it"] = x
+    was_kept.set()
+
+
+def take_kept() -> torch.Tensor:
+    assert was_kept.wait(20)
+    was_kept.clear()
+    return kept.pop("it") * 2
+
+
 def watch_for_anomalies(on: bool) -> None:
     torch.autograd.set_detect_anomaly(on)
 
 
-class Slow(torch.autograd.Function):
+class Stalls(torch.autograd.Function):
+    """Makes a file when its gradient is asked for, and goes on when it is gone."""
+
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, path: str) -> torch.Tensor:
+        ctx.path = path
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        time.sleep(1)
-        return gradient
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        open(ctx.path, "w").close()
+        eventually(lambda: not os.path.exists(ctx.path))
+        return gradient, None
 
 
-def slow_backward(x: torch.Tensor) -> torch.Tensor:
-    return Slow.apply(x)
+def stall_backward(x: torch.Tensor, path: str) -> torch.Tensor:
+    return Stalls.apply(x, path)
+
+
+def stall_at(to: str, x: torch.Tensor, path: str) -> torch.Tensor:
+    return hawser.default_node().run(to, stall_backward, x * weight, path)
+
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    return x.sum()
+
+
+def stalled_sum(to: str, x: torch.Tensor, path: str) -> torch.Tensor:
+    return stall_at(to, x, path).sum()
+
+
+def bytes_in_memory() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def nested_later(to: str, x: torch.Tensor) -> torch.Tensor:
@@ -179,6 +250,124 @@ def test_hooks_run(world: hawser.Node) -> None:
     assert seen == ["tensor", "after"]
 
 
+class Blocks(torch.autograd.Function):
+    """Of the second there is no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient * 3, None
+
+
+class Hooked:
+    """Leaves with hooks of all kinds that run, and what these saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, list[float] | None]] = []
+        self.used, self.blocked = leaf(1, 2), leaf(3, 4)
+        self.accumulators = [self.hook("used", self.used), self.hook("blocked", self.blocked)]
+
+    def hook(self, name: str, tensor: torch.Tensor) -> Any:
+        accumulate = tensor.view_as(tensor).grad_fn.next_functions[0][0]
+        tensor.register_hook(partial(self.see, f"{name}: tensor", times=10))
+        accumulate.register_prehook(
+            lambda gradients: tuple(self.see(f"{name}: before", each) for each in gradients)
+        )
+        accumulate.register_hook(
+            lambda _, gradients: [self.see(f"{name}: after", each) for each in gradients] and None
+        )
+        return accumulate
+
+    def see(self, what: str, gradient: torch.Tensor | None, times: float = 1) -> Any:
+        self.seen.append((what, None if gradient is None else gradient.tolist()))
+        return None if gradient is None else gradient * times
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Blocks.apply(x * self.used, self.blocked)
+
+
+there: list[Hooked] = []
+
+
+def forward_with_hooks(x: torch.Tensor) -> torch.Tensor:
+    there[:] = [Hooked()]
+    return there[0].forward(x)
+
+
+def seen_by_hooks(context: int) -> tuple[Any, torch.Tensor, int]:
+    gradients = autograd.gradients(context)
+    return there[0].seen, gradients[there[0].used], len(gradients)
+
+
+def test_hooks_of_other_nodes_see_what_they_see_in_torch(world: hawser.Node) -> None:
+    local = Hooked()
+    local.forward(leaf(5, 6)).sum().backward()
+    assert local.used.grad is not None and local.blocked.grad is None
+    with autograd.context() as context:
+        context.backward([world.run("peer", forward_with_hooks, leaf(5, 6)).sum()])
+        seen, gradient, count = world.run("peer", seen_by_hooks, context.id)
+    assert seen == local.seen and {name for name, _ in seen} >= {"used: before", "used: after"}
+    assert torch.equal(gradient, local.used.grad) and count == 1
+
+
+# --- gradients agree with differences ---
+
+
+class Model:
+    """A cell with weights of this process, one that is used over and over."""
+
+    weight = torch.zeros(2, 2, dtype=torch.double, requires_grad=True)
+
+
+def set_model(values: torch.Tensor) -> None:
+    Model.weight = values.detach().clone().requires_grad_()
+
+
+def run_model(x: torch.Tensor, to: str | None) -> torch.Tensor:
+    h = torch.tanh(Model.weight @ x)
+    return h if to is None else hawser.default_node().run(to, run_model, h, None) * h
+
+
+def model_gradient(context: int) -> torch.Tensor:
+    return autograd.gradients(context)[Model.weight]
+
+
+class Distributed(torch.autograd.Function):
+    """A computation over three processes as one function of what each of them has."""
+
+    @staticmethod
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        node = hawser.default_node()
+        return node.run("peer", run_model, x.sin(), "other") + node.run("other", run_model, x, None)
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, *weights)
+        for worker, values in zip(("peer", "other"), weights, strict=True):
+            hawser.default_node().run(worker, set_model, values)
+        return Distributed.compute(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        node, (x, *weights) = hawser.default_node(), ctx.saved_tensors
+        for worker, values in zip(("peer", "other"), weights, strict=True):
+            node.run(worker, set_model, values)
+        mine = x.detach().requires_grad_()
+        with torch.enable_grad(), autograd.context() as context:
+            context.backward([(Distributed.compute(mine) * gradient).sum()])
+            theirs = [node.run(worker, model_gradient, context.id) for worker in ("peer", "other")]
+            return context.gradients()[mine], *theirs
+
+
+def test_gradients_agree_with_differences(world: hawser.Node) -> None:
+    torch.manual_seed(1)
+    inputs = [torch.rand(*shape, dtype=torch.double) for shape in ((2,), (2, 2), (2, 2))]
+    assert torch.autograd.gradcheck(Distributed.apply, [x.requires_grad_() for x in inputs])
+
+
 # --- what is sent keeps its place in the graph ---
 
 
@@ -198,6 +387,42 @@ def test_parameters_and_modules_keep_their_gradients(world: hawser.Node) -> None
     assert isinstance(world.run("peer", next, iter([lone])), torch.nn.Parameter)
 
 
+def test_what_is_derived_from_tensors_keeps_its_gradients(world: hawser.Node) -> None:
+    x, special = leaf(1, 2, 3), Special(torch.ones(3))
+    with autograd.context() as context:
+        argument = x.as_subclass(Tagged)
+        argument.tag = 5.0
+        out = world.run("peer", times_tag, argument)
+        also = world.run("peer", times_weight, special)
+        back = world.run("peer", tagged, x)
+        assert type(back) is Tagged and back.tag == 3.0
+        context.backward([out.sum() + also.sum() + back.as_subclass(torch.Tensor).sum()])
+        assert torch.equal(context.gradients()[x], torch.full((3,), 5.0 + 2.0))
+        assert torch.equal(context.gradients()[special], torch.full((3,), 2.0))
+
+
+def test_what_cannot_keep_its_gradients_is_refused(world: hawser.Node) -> None:
+    guarded = torch.Tensor._make_subclass(Guarded, torch.ones(3), True)
+    with (
+        autograd.context(),
+        pytest.raises(hawser.Invalid, match=r"Guarded of shape \(3,\) requires grad"),
+    ):
+        world.run("peer", times_weight, guarded)
+
+
+def test_script_modules_keep_their_gradients(world: hawser.Node) -> None:
+    layer = torch.nn.Linear(3, 3)
+    module = torch.jit.script(torch.nn.Sequential(layer, torch.nn.ReLU(), torch.nn.Linear(3, 2)))
+    x = torch.rand(3)
+    expected = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+    with autograd.context() as context:
+        out = world.run("peer", apply_module, module, x)
+        context.backward([out.sum()])
+        for parameter, gradient in zip(module.parameters(), expected, strict=True):
+            assert torch.allclose(context.gradients()[parameter], gradient)
+    assert torch.equal(world.run("peer", apply_module, module, x), module(x))
+
+
 def test_ordinary_backward_says_what_to_do(world: hawser.Node) -> None:
     x = leaf(1, 2, 3)
     with (
@@ -205,6 +430,14 @@ def test_ordinary_backward_says_what_to_do(world: hawser.Node) -> None:
         pytest.raises(RuntimeError, match="distributed autograd context"),
     ):
         world.run("peer", times_weight, x).sum().backward()
+
+
+def test_notices_are_part_of_the_graph(world: hawser.Node) -> None:
+    x = leaf(1, 2, 3)
+    with autograd.context() as context:
+        world.notify("peer", keep, x)
+        context.backward([world.run("peer", take_kept).sum()])
+        assert torch.equal(context.gradients()[x], torch.full((3,), 2.0))
 
 
 # --- the context follows the program ---
@@ -245,6 +478,18 @@ def test_tasks_of_one_thread_are_apart(world: hawser.Node) -> None:
     for i, gradient in enumerate(asyncio.run(all_steps()), 1):
         assert torch.equal(gradient, torch.full((3,), 4.0 * i))
     assert autograd.current() is None
+
+
+def test_a_task_can_be_outside_of_the_context_of_its_thread(world: hawser.Node) -> None:
+    async def look() -> list[int | None]:
+        before = autograd.current()
+        with autograd._inside(None):
+            within = autograd.current()
+            in_thread = await asyncio.to_thread(autograd.current)
+        return [before, within, in_thread, autograd.current()]
+
+    with autograd.context() as context:
+        assert asyncio.run(look()) == [context.id, None, None, context.id]
 
 
 def test_threads_are_apart(world: hawser.Node) -> None:
@@ -294,16 +539,54 @@ def test_anomaly_mode_shows_the_forward_stack_of_the_other_node(world: hawser.No
         world.run("peer", watch_for_anomalies, False)
 
 
-def test_a_pass_has_a_deadline(world: hawser.Node) -> None:
-    x = leaf(1, 2, 3)
+def test_a_pass_has_a_deadline(world: hawser.Node, tmp_path: Path) -> None:
+    x, path = leaf(1, 2, 3), tmp_path / "in_backward"
     with autograd.context() as context:
-        out = world.run("peer", slow_backward, x)
+        out = world.run("peer", stall_backward, x, str(path))
         with pytest.raises(hawser.Timeout):
             context.backward([out.sum()], timeout=0.1)
+        path.unlink(missing_ok=True)
         with pytest.raises(hawser.Invalid, match="mode"):
             context.backward([out.sum()], mode="quick")
         with pytest.raises(hawser.Invalid, match="negative"):
             context.backward([out.sum()], timeout=-1)
+
+
+def test_a_pass_that_begins_elsewhere_has_a_deadline(world: hawser.Node, tmp_path: Path) -> None:
+    x, path = leaf(1, 2, 3), tmp_path / "in_backward"
+    with autograd.context() as context:
+        total = world.remote("other", stalled_sum, "peer", x, str(path))
+        with pytest.raises(hawser.Timeout):
+            total.backward(context.id, timeout=0.1)
+        with pytest.raises(hawser.Invalid, match="mode"):
+            total.backward(context.id, mode="quick")
+        path.unlink(missing_ok=True)
+        eventually(lambda: world.run("other", counts)["passes"] == 0)
+    with autograd.context() as context:
+        world.remote("other", summed, x).backward(context.id, timeout=20, mode="fast")
+        assert torch.equal(context.gradients()[x], torch.ones(3))
+
+
+def test_ctrl_c_ends_the_pass_everywhere(world: hawser.Node, tmp_path: Path) -> None:
+    x, path = leaf(1, 2, 3), tmp_path / "in_backward"
+
+    def interrupt() -> None:
+        eventually(path.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with autograd.context() as context:
+        out = world.run("other", stall_at, "peer", x, str(path))
+        interrupter = threading.Thread(target=interrupt)
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            context.backward([out.sum()])
+        interrupter.join()
+        for node in ("peer", "other"):  # also where the function has not returned
+            eventually(lambda node=node: world.run(node, counts)["passes"] == 0)
+        eventually(lambda: world.inspect()["autograd"]["passes"] == 0)
+        path.unlink()
+        context.backward([world.run("peer", times_weight, x).sum()])
+        assert torch.equal(context.gradients()[x], torch.full((3,), 2.0))
 
 
 def test_nothing_stays(world: hawser.Node) -> None:
@@ -312,17 +595,51 @@ def test_nothing_stays(world: hawser.Node) -> None:
     assert world.inspect()["autograd"] == {"contexts": 0, "passes": 0}
 
 
-def test_a_node_that_is_killed_ends_the_pass() -> None:
+def test_no_memory_stays(world: hawser.Node) -> None:
+    def step() -> None:
+        x = leaf(1, 2, 3)
+        with autograd.context() as context:
+            h = world.run("peer", times_weight, x).tanh()
+            context.backward([world.run("other", times_weight, h).sum()])
+            assert len(context.gradients()) == 1
+
+    def resident() -> list[int]:
+        return [bytes_in_memory(), *(world.run(to, bytes_in_memory) for to in ("peer", "other"))]
+
+    for _ in range(300):
+        step()
+    before = resident()
+    for _ in range(1000):
+        step()
+    for process, (was, is_now) in enumerate(zip(before, resident(), strict=True)):
+        assert is_now - was < 1 << 20, f"process {process}: {is_now - was} bytes more"
+    for node in ("peer", "other"):
+        eventually(lambda node=node: world.run(node, counts) == {"contexts": 0, "passes": 0})
+
+
+def test_a_node_that_is_killed_in_the_midst_of_a_pass_ends_it_everywhere(tmp_path: Path) -> None:
+    path = tmp_path / "in_backward"
     with peers.world("victim", "survivor") as node:
         x = leaf(1, 2, 3)
+        pid = node.run("victim", os.getpid)
+        killed: list[float] = []
+
+        def kill() -> None:
+            eventually(path.exists)
+            killed.append(time.monotonic())
+            os.kill(pid, signal.SIGKILL)
+
         with autograd.context(node) as context:
-            out = node.run("survivor", nested, "victim", x)
-            pid = node.run("victim", os.getpid)
-            os.kill(pid, 9)
-            started = time.monotonic()
-            with pytest.raises((hawser.PeerLost, hawser.RemoteError)):
+            out = node.run("survivor", stall_at, "victim", x, str(path))
+            killer = threading.Thread(target=kill)
+            killer.start()
+            with pytest.raises(hawser.PeerLost) as raised:
                 context.backward([out.sum()])
-            assert time.monotonic() - started < 10
+            assert raised.value.node == "victim"
+            eventually(lambda: node.run("survivor", counts)["passes"] == 0)
+            killer.join()
+            assert time.monotonic() - killed[0] < 2
+            assert context.gradients() == {}
         with autograd.context(node) as context:
             context.backward([node.run("survivor", times_weight, x).sum()])
             assert torch.equal(context.gradients()[x], torch.full((3,), 2.0))

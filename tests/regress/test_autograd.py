@@ -5,7 +5,9 @@ Numbers are those of the list of them; each test says what went wrong there.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +15,9 @@ from typing import Any
 import pytest
 import torch
 
+import hawser
 import hawser.rpc as rpc
+from hawser import autograd
 from hawser.rpc import dist_autograd
 
 from .world import World, run
@@ -61,7 +65,7 @@ def add_later(to: str, a: torch.Tensor, b: torch.Tensor) -> Any:
 
 
 def info() -> dict[str, int]:
-    return {name: int(value) for name, value in dist_autograd._get_debug_info().items()}
+    return dist_autograd._get_debug_info()
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -180,6 +184,140 @@ def test_row_26_callbacks_stay_in_the_context() -> None:
     run(go_on_in_callbacks)
 
 
+async def train_in_a_task(world: World, factor: float) -> torch.Tensor:
+    a, b = leaves()
+    with dist_autograd.context() as context_id:
+        await asyncio.sleep(0)  # the others enter theirs
+        out = rpc.rpc_sync(world.next, add, (a * factor, b))
+        await asyncio.sleep(0)
+        assert dist_autograd._current_context()._context_id() == context_id
+        await asyncio.to_thread(dist_autograd.backward, context_id, [out.sum()])
+        return dist_autograd.get_gradients(context_id)[a]
+
+
+def train_in_tasks(world: World) -> None:
+    async def outside() -> int | None:
+        await asyncio.sleep(0)
+        return autograd.current()
+
+    async def all_tasks() -> list[Any]:
+        return await asyncio.gather(
+            *(train_in_a_task(world, float(i)) for i in range(1, 4)), outside()
+        )
+
+    *gradients, unrelated = asyncio.run(all_tasks())
+    assert unrelated is None and autograd.current() is None
+    for i, gradient in enumerate(gradients, 1):
+        assert torch.equal(gradient, torch.full((3,), float(i)))
+
+
+def test_row_26_tasks_have_contexts_of_their_own() -> None:
+    run(train_in_tasks)
+
+
+def release_under_a_callback(world: World) -> None:
+    a, b = leaves()
+    running, released = threading.Event(), threading.Event()
+
+    def go_on(future: Any) -> torch.Tensor:
+        running.set()
+        assert released.wait(20)
+        return rpc.rpc_sync(world.next, add, (future.wait(), b))
+
+    with dist_autograd.context():
+        done = rpc.rpc_async(world.next, add, (a, b)).then(go_on)
+        assert running.wait(20)
+    released.set()
+    assert torch.equal(done.wait(), torch.full((3,), 3.0))
+    eventually(lambda: info()["num_autograd_contexts"] == 0)
+    world.meet("released")
+
+
+def test_row_26_a_context_may_end_under_a_running_callback() -> None:
+    run(release_under_a_callback)
+
+
+# --- 27: what was handed out changed, or was gone while it was needed ---
+
+
+def keep_gradients_over_a_pass(world: World) -> None:
+    a, b = leaves()
+    with dist_autograd.context() as context_id:
+        loss = rpc.rpc_sync(world.next, add, (a, b)).sum()
+        dist_autograd.backward(context_id, [loss], retain_graph=True)
+        first = dist_autograd.get_gradients(context_id)
+        gradient = first[a]
+        dist_autograd.backward(context_id, [loss])
+        assert first[a] is gradient and torch.equal(gradient, torch.ones(3))
+        first.clear()
+        assert torch.equal(dist_autograd.get_gradients(context_id)[a], torch.full((3,), 2.0))
+    assert torch.equal(gradient, torch.ones(3))
+
+
+def test_row_27_gradients_that_were_handed_out_do_not_change() -> None:
+    run(keep_gradients_over_a_pass)
+
+
+def in_backward_of(path: str, x: torch.Tensor) -> torch.Tensor:
+    return Stalls.apply(x, path)
+
+
+class Stalls(torch.autograd.Function):
+    """Makes a file when its gradient is asked for, and goes on when there is another."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, path: str) -> torch.Tensor:
+        ctx.path = path
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        open(f"{ctx.path}.begun", "w").close()
+        eventually(lambda: os.path.exists(f"{ctx.path}.end"))
+        return gradient, None
+
+
+def end_with_gradients_on_their_way(world: World, how: str) -> None:
+    world.init()
+    if world.rank == 0:
+        a, _ = leaves()
+        path = f"{world.path}.backward"
+        raised: list[BaseException] = []
+        context_id = dist_autograd._new_context()._context_id()
+        out = rpc.rpc_sync("w1", in_backward_of, (path, a))
+
+        def run_pass() -> None:
+            try:
+                dist_autograd.backward(context_id, [out.sum()])
+            except Exception as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run_pass)
+        thread.start()
+        eventually(lambda: os.path.exists(f"{path}.begun"))
+        if how == "release":
+            dist_autograd._release_context(context_id)
+        else:
+            rpc.shutdown(graceful=False)
+        thread.join(20)
+        assert not thread.is_alive() and len(raised) == 1, raised
+        assert ("released" if how == "release" else "closed") in str(raised[0])
+        open(f"{path}.end", "w").close()
+        if how == "release":
+            assert info() == {"num_autograd_contexts": 0, "num_current_backward_passes": 0}
+    world.meet("ended")
+    if world.rank == 1:
+        eventually(lambda: set(info().values()) == {0})
+    world.meet("checked")
+    if not (world.rank == 0 and how == "close"):
+        rpc.shutdown(graceful=False)
+
+
+@pytest.mark.parametrize("how", ["release", "close"])
+def test_row_27_the_context_may_end_while_gradients_are_on_their_way(how: str) -> None:
+    run(end_with_gradients_on_their_way, how, init=False)
+
+
 # --- 28: a pass had the time-out of a call, and no other could be given ---
 
 
@@ -196,3 +334,12 @@ def take_longer_than_a_call(world: World) -> None:
 
 def test_row_28_a_pass_has_a_limit_of_its_own() -> None:
     run(take_longer_than_a_call, rpc_timeout=1)
+
+
+@pytest.mark.parametrize("rank", [1 << 15, 1 << 16])
+def test_row_28_ranks_that_do_not_fit_into_ids_are_refused(rank: int, tmp_path: Any) -> None:
+    with pytest.raises(hawser.Invalid, match=f"rank {rank} does not fit"):
+        hawser.Node("high", f"file://{tmp_path}/store", rank=rank)
+    with hawser.Node("high", f"file://{tmp_path}/store", rank=(1 << 15) - 1) as node:
+        with hawser.autograd.context(node) as context:
+            assert context.id >> 48 == (1 << 15) - 1

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.autograd as stock_autograd
 from torch.autograd.profiler_legacy import profile as legacy_profile
 
 import hawser.rpc as rpc
+from hawser.rpc import dist_autograd
 
 from .world import World, run
 
@@ -184,3 +186,27 @@ def nested_to_any_depth(world: World) -> None:
 
 def test_nested_to_any_depth() -> None:
     run(nested_to_any_depth, size=3)
+
+
+# --- a pass is one scope, whoever begins it ---
+
+
+@torch.jit.script
+def backward_in_a_script(context_id: int, loss: torch.Tensor) -> None:
+    stock_autograd.backward(context_id, [loss])
+
+
+def count_scopes_of_a_pass(world: World) -> None:
+    for begin in (lambda i, loss: dist_autograd.backward(i, [loss]), backward_in_a_script):
+        x = torch.ones(2, requires_grad=True)
+        with dist_autograd.context() as context_id:
+            loss = rpc.rpc_sync(world.next, add, (x,)).sum()
+            with legacy_profile() as prof:
+                begin(context_id, loss)
+            assert torch.equal(dist_autograd.get_gradients(context_id)[x], torch.full((2,), 2.0))
+        scopes = [e.name for e in prof.function_events if e.name.endswith("autograd::backward")]
+        assert scopes == ["torch::distributed::autograd::backward"], scopes
+
+
+def test_a_pass_is_one_scope() -> None:
+    run(count_scopes_of_a_pass)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .. import _native, errors
+from .. import _native, autograd, errors
 from ._agent import _get_current_rpc_agent, _is_current_rpc_agent_set
 
 __all__ = ["context", "is_available"]
@@ -84,13 +84,13 @@ def _new_context() -> DistAutogradContext:
     if _native.current_context() is not None:
         raise RuntimeError("Already have an autograd context id for this thread.")
     context_id = node.create_context()
-    _native.set_current_context(context_id)
+    autograd.enter(context_id)
     return DistAutogradContext(node, context_id)
 
 
 def _release_context(context_id: int) -> None:
     if _native.current_context() == context_id:
-        _native.set_current_context(None)
+        autograd.enter(None)
     node = _node()
     if not node.closed:
         node.release_context(context_id)
@@ -120,11 +120,11 @@ def _get_max_id() -> int:
     return (node.rank_of(node.name) << 48) + _MAX_SERIAL
 
 
-def _get_debug_info() -> dict[str, str]:
+def _get_debug_info() -> dict[str, int]:
     counts = _node().count_autograd()
     return {
-        "num_autograd_contexts": str(counts["contexts"]),
-        "num_current_backward_passes": str(counts["passes"]),
+        "num_autograd_contexts": counts["contexts"],
+        "num_current_backward_passes": counts["passes"],
     }
 
 
@@ -137,18 +137,21 @@ def backward(
 ) -> None:
     """Computes the gradients of the roots, which are scalars of this worker, on all workers.
 
-    `timeout` (seconds, None: no limit) and `mode` are hawser's own: see docs/autograd.md.
+    `timeout` (in seconds) and `mode` are hawser's own: see docs/autograd.md.
     """
     node = _node()
-    with torch.autograd.profiler.record_function("torch::distributed::autograd::backward"):
-        try:
-            node.backward(context_id, roots, retain_graph, timeout, mode)
-        except errors.RemoteError as error:
-            raise _on_worker(node, error) from None
+    try:
+        node.backward(context_id, roots, retain_graph, timeout, mode)
+    except errors.RemoteError as error:
+        raise _on_worker(node, error) from None
 
 
 def _on_worker(node: _native.Node, error: errors.RemoteError) -> RuntimeError:
-    where = node.rank_of(error.node) if error.node else node.rank_of(node.name)
+    name = error.node or node.name
+    try:
+        where: int | str = node.rank_of(name)
+    except errors.Error:  # it has left since; what it said counts more than its number
+        where = name
     text = f"Error on Node {where}: {error}"
     return RuntimeError(f"{text}\n{error.remote_traceback}" if error.remote_traceback else text)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copyreg
+import functools
 import io
 import pickle
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .. import pickling
+from .. import _native, pickling
 from ..references import PyRRef, RRef
 from . import _errors
 from ._agent import _get_current_rpc_agent
@@ -28,6 +29,10 @@ _pickler = pickle.Pickler
 _unpickler = pickle.Unpickler
 
 Reducer = pickling.Reducer
+
+
+class _HistoryPickler(pickle.Pickler):
+    reducer_override = pickling.keep_history
 
 
 class RPCExecMode(Enum):
@@ -95,13 +100,27 @@ class _InternalRPCPickler:
         return self._py_rref_reducer(rref)
 
     @classmethod
-    def _script_module_receiver(cls, script_module_serialized: bytes) -> torch.jit.ScriptModule:
-        return torch.jit.load(io.BytesIO(script_module_serialized))
+    def _script_module_receiver(
+        cls, script_module_serialized: bytes, recorded: dict[str, torch.Tensor] | None = None
+    ) -> torch.jit.ScriptModule:
+        module = torch.jit.load(io.BytesIO(script_module_serialized))
+        for name, tensor in (recorded or {}).items():
+            *path, last = name.split(".")
+            functools.reduce(getattr, path, module)._c.setattr(last, tensor)
+        return module
 
     def _script_module_reducer(self, script_module: torch.jit.ScriptModule) -> tuple[Any, ...]:
         saved = io.BytesIO()
         torch.jit.save(script_module, saved)
-        return _InternalRPCPickler._script_module_receiver, (saved.getvalue(),)
+        if _native.current_context() is None:
+            return _InternalRPCPickler._script_module_receiver, (saved.getvalue(),)
+        # What is saved has no history: in a context, parameters travel beside it.
+        recorded = {
+            name: pickling.plain(parameter)
+            for name, parameter in script_module.named_parameters(remove_duplicate=False)
+            if parameter.requires_grad
+        }
+        return _InternalRPCPickler._script_module_receiver, (saved.getvalue(), recorded)
 
     def _reducers(self, obj: Any) -> dict[type, Reducer]:
         table = {
@@ -117,7 +136,8 @@ class _InternalRPCPickler:
 
     def serialize(self, obj: Any) -> tuple[bytes, list[torch.Tensor]]:
         written = io.BytesIO()
-        pickler = _pickler(written)
+        recorded = _native.current_context() is not None
+        pickler = (_HistoryPickler if recorded else _pickler)(written)
         pickler.dispatch_table = self._reducers(obj)
         with _tensor_table("send_tables", []) as tensors:
             pickler.dump(obj)

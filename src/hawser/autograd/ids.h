@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -26,10 +27,13 @@ struct Party {
 //   |   rank   | life  |      serial       |
 //   +----------+-------+-------------------+
 //
-// The rank is on top because programs know it there: `id >> 48` is the worker that made it. `life`
-// is the low part of the incarnation. It comes round again after 4,096 lives of one node, when
-// nobody remembers the first any more.
+// The rank is on top because programs know it there: `id >> 48` is the worker that made it. It
+// leaves the first bit 0, for languages in which numbers have a sign. `life` is the low part of the
+// incarnation, which is nobody else's in the world; of a node without a rank, the next part of it
+// stands where the rank would. So ids of two nodes are the same only if they have the same rank and
+// have joined 4,096 lives apart, or a multiple of 134,217,728 lives.
 inline constexpr unsigned kRankBits = 16;
+inline constexpr std::uint32_t kMaxRank = (1u << (kRankBits - 1)) - 1;
 inline constexpr unsigned kLifeBits = 12;
 inline constexpr unsigned kSerialBits = 36;
 
@@ -58,11 +62,11 @@ std::string to_string(Id id) {
   return std::to_string(rank_of(id)) + "." + std::to_string(life) + ":" + std::to_string(serial);
 }
 
-// Who this node is. The rank must be its own among all nodes of the world.
+// Who this node is. The rank, if it has one, must be its own among all nodes of the world.
 struct Self {
   std::string name;
   Incarnation incarnation{};
-  std::uint16_t rank = 0;
+  std::optional<std::uint32_t> rank{};  // at most kMaxRank
 
   Party party() const { return {name, incarnation}; }
 };
@@ -72,8 +76,9 @@ class Numbers {
  public:
   explicit Numbers(const Self& self) { start_over(self); }
   void start_over(const Self& self) {
-    const std::uint64_t life = hawser::number(self.incarnation) & ((1u << kLifeBits) - 1);
-    base_ = (std::uint64_t{self.rank} << (kLifeBits + kSerialBits)) | (life << kSerialBits);
+    const std::uint64_t life = hawser::number(self.incarnation);
+    const std::uint64_t top = self.rank ? *self.rank : (life >> kLifeBits) & kMaxRank;
+    base_ = (top << (kLifeBits + kSerialBits)) | ((life & ((1u << kLifeBits) - 1)) << kSerialBits);
     serial_ = 0;
   }
   template <Numbered Id>

@@ -6,8 +6,8 @@
 
 namespace hawser {
 
-// Which life of a node: counted up by the directory each time a node of that name joins. An
-// incarnation that anybody has declared lost never comes back.
+// Which life of a node: counted up by the directory each time any node joins, so that no two lives
+// in a world have the same. One that anybody has declared lost never comes back.
 enum class Incarnation : std::uint64_t {};
 
 // One outstanding call between two nodes, chosen by the caller. Never reused within a link.

@@ -1,6 +1,5 @@
 #include "hawser/bindings/bind_autograd.h"
 
-#include <ATen/record_function.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/utils/pybind.h>
@@ -15,7 +14,8 @@ namespace py = pybind11;
 namespace hawser::bindings {
 namespace {
 
-// Set where several computations share a thread: by the tasks of an event loop.
+// Set where several computations share a thread, by the tasks of an event loop: to the id of a
+// context, or to None for none. Where it is not set the slot of the thread counts.
 PyObject* task_context() {
   static PyObject* const variable = PyContextVar_New("hawser_autograd_context", nullptr);
   return variable;
@@ -38,11 +38,9 @@ autograd::Mode mode_of(const std::string& name) {
 void backward(NodeCore& core, std::int64_t context, const std::vector<at::Tensor>& roots,
               bool retain_graph, const py::object& timeout, const std::string& mode) {
   guarded(&core, [&] {
-    const BackwardOptions options{.retain_graph = retain_graph,
-                                  .timeout = timeout_of(timeout.ptr()).value_or(kForever),
-                                  .mode = mode_of(mode)};
-    RECORD_USER_SCOPE("torch::distributed::autograd::backward");
-    const auto helping = core.node().autograd().help(options);
+    const BackwardOptions options{
+        .retain_graph = retain_graph, .timeout = timeout_of(timeout.ptr()), .mode = mode_of(mode)};
+    const Autograd::Waiting waiting(core.node().autograd(), options);
     const auto pass = [&] {
       const WithoutGil no_gil;
       return core.node().backward(context_of(context), roots, options);
@@ -97,8 +95,9 @@ py::dict report(NodeCore& core, std::int64_t context) {
 std::optional<autograd::ContextId> context_of_python() {
   PyObject* found = nullptr;
   if (PyContextVar_Get(task_context(), nullptr, &found) != 0) throw PythonErrorSet{};
-  const Object value = found ? Object::taken(found) : Object();
-  if (!value || value.get() == Py_None) return engine::current_context();
+  if (!found) return engine::current_context();
+  const Object value = Object::taken(found);
+  if (value.get() == Py_None) return std::nullopt;
   const std::int64_t id = PyLong_AsLongLong(value.get());
   if (id == -1 && PyErr_Occurred()) throw PythonErrorSet{};
   return context_of(id);

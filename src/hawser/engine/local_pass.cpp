@@ -156,17 +156,17 @@ void LocalPass::start(bool from_roots, bool retain_graph,
         std::make_unique<Collector>(*this, *leaves_[i]));
   }
   task_->outstanding_tasks_ = awaited_.size() + (from_roots ? 1 : 0);
+  runner_ = std::make_shared<TaskRunner>(task_, devices_of(task_->nodes_in_graph_),
+                                         [events = events_, id = id_](UniqueFunction<void()> work) {
+                                           if (const auto lender = events.lock())
+                                             lender->lend_thread(id, std::move(work));
+                                         });
   passes_by_task().lock()->emplace(task_->id_, weak_from_this());
   *state_.lock() = State::Running;
   task_->future_result_->addCallback([self = weak_from_this()](c10::ivalue::Future& future) {
     const auto pass = self.lock();
     if (pass && !pass->aborted_) pass->ended(future.hasError() ? future.exception_ptr() : nullptr);
   });
-  runner_ = std::make_shared<TaskRunner>(task_, devices_of(task_->nodes_in_graph_),
-                                         [events = events_, id = id_](UniqueFunction<void()> work) {
-                                           if (const auto lender = events.lock())
-                                             lender->lend_thread(id, std::move(work));
-                                         });
   if (from_roots) runner_->add({root_, {}});
 }
 

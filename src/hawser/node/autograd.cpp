@@ -1,8 +1,5 @@
 #include "hawser/node/autograd.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/add.h>
-
 #include <algorithm>
 
 #include "hawser/engine/wire_form.h"
@@ -48,18 +45,6 @@ std::size_t count_differentiable(const wire::ReceivedPayload& payload) {
                     [](const wire::TensorDesc& desc) { return desc.flags & wire::kRequiresGrad; }));
 }
 
-// Of the messages by which a node can hear of a pass.
-const PassHeader* header_of(const Message& message) {
-  if (const auto* discover = std::get_if<Discover>(&message)) return &discover->pass;
-  if (const auto* gradients = std::get_if<autograd::Gradients>(&message)) return &gradients->pass;
-  return nullptr;
-}
-
-// Sparse sums come last: a dense tensor can take up a sparse one, not the other way round.
-at::Tensor sum(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_sparse() && !b.is_sparse() ? at::add(b, a) : at::add(a, b);
-}
-
 // The program has called release() on this thread.
 thread_local bool in_release = false;
 struct Releasing {
@@ -91,43 +76,11 @@ Autograd::Autograd(Self self, Surroundings surroundings)
       records_(out_.process, out_.serving_profiles),
       state_(std::in_place, std::move(self)) {}
 
-// ------------------------------------------------------------------------------- events, actions
-
-template <class Event>
-bool Autograd::tell(Event event) {
-  const auto alive = out_.alive.lock();
-  if (!alive) return false;
-  {
-    auto state = state_.lock();
-    if (state->closed) return false;
-    const TimePoint now = out_.clock.now();
-    event(*state, now);
-    for (Action& action : state->conductor.take_actions(now)) {
-      state->to_do.push_back(std::move(action));
-    }
-    keep_time(*state);
-    if (state->working || state->to_do.empty()) return true;
-    state->working = true;
-  }
-  work();
-  return true;
-}
-
-void Autograd::work() {
-  for (;;) {
-    std::deque<Action> batch;
-    {
-      auto state = state_.lock();
-      batch.swap(state->to_do);
-      if (batch.empty()) {
-        state->working = false;
-        return;
-      }
-    }
-    for (Action& action : batch) {
-      std::visit([&](auto& each) { perform(std::move(each)); }, action);
-    }
-  }
+Error Autograd::raised_here(std::exception_ptr thrown) const {
+  const Error raised = remote_error(std::move(thrown));
+  ErrorDetails details = raised.details();
+  details.node = self_;
+  return Error(raised.kind(), raised.message(), std::move(details));
 }
 
 void Autograd::keep_time(State& state) {
@@ -148,23 +101,6 @@ Error Autograd::closed_error() const {
   return Error(ErrorKind::Invalid, "the node '" + self_ + "' is closed");
 }
 
-Tensors Autograd::take_gradients(GradientHandle handle) {
-  auto state = state_.lock();
-  auto taken = state->gradients.extract(handle);
-  return taken.empty() ? Tensors{} : std::move(taken.mapped());
-}
-
-std::shared_ptr<LocalPass> Autograd::find_pass(PassId pass) {
-  auto state = state_.lock();
-  const auto found = state->passes.find(pass);
-  return found == state->passes.end() ? nullptr : found->second.local;
-}
-
-std::shared_ptr<LocalPass> Autograd::take_pass(PassId pass) {
-  auto taken = state_.lock()->passes.extract(pass);
-  return taken.empty() ? nullptr : std::move(taken.mapped().local);
-}
-
 // A graph may hold Python objects, for whose end only some threads may wait (GIL-1).
 void Autograd::destroy(std::shared_ptr<void> graph) {
   if (!in_release && !out_.crew->runs_task()) out_.crew->post([graph = std::move(graph)] {});
@@ -174,201 +110,10 @@ std::unique_ptr<agent::Crew::Expectation> Autograd::expectation() {
   return std::make_unique<agent::Crew::Expectation>(out_.crew);
 }
 
-std::shared_ptr<LocalPass> Autograd::find_or_add_pass(PassId pass, ContextId context) {
-  if (auto known = find_pass(pass)) return known;
-  Part added{std::make_shared<LocalPass>(pass, context, weak_from_this()), expectation()};
-  auto state = state_.lock();
-  return state->passes.try_emplace(pass, std::move(added)).first->second.local;
-}
-
-std::vector<c10::intrusive_ptr<engine::SendFunction>> Autograd::find_sends(
-    ContextId context, const std::vector<MessageId>& messages) {
-  std::vector<c10::intrusive_ptr<engine::SendFunction>> found;
-  found.reserve(messages.size());
-  auto state = state_.lock();
-  const auto graph = state->graphs.find(context);
-  if (graph == state->graphs.end()) return found;
-  for (const MessageId message : messages) {
-    const auto send = graph->second.sends.find(message);
-    if (send != graph->second.sends.end()) found.push_back(send->second);
-  }
-  return found;
-}
-
-void Autograd::perform(Send&& action) {
-  auto* gradients = std::get_if<autograd::Gradients>(&action.message);
-  wire::Call message;
-  message.target = wire::TargetKind::Autograd;
-  message.function = engine::name_of(action.message);
-  const PassHeader* const header = header_of(action.message);
-  const auto record = header ? records_.find(autograd::number(header->pass)) : nullptr;
-  const std::int64_t called_ns = record ? trace::wall_ns() : 0;
-  try {
-    message.payload = engine::write_message(
-        action.message, gradients ? take_gradients(gradients->gradients) : Tensors{});
-  } catch (const Error& error) {  // a gradient that cannot be sent
-    tell([&](State& state, TimePoint at) { state.conductor.answered(action.call, error, at); });
-    return;
-  }
-  std::shared_ptr<trace::CallRecord> sending;
-  if (record && gradients) {
-    sending = record->send_gradients(action.to.name, called_ns, message.payload.total_bytes());
-    message.notes.trace = sending->note();
-  } else if (record) {
-    message.notes.trace = record->note();
-  }
-  const TimePoint now = out_.clock.now();
-  out_.agent.request(
-      {.to = action.to.name,
-       .message = std::move(message),
-       .started = now,
-       .deadline = Deadline::from(now, action.budget),
-       .budget = action.budget,
-       .only_to = action.to.incarnation},
-      [weak = weak_from_this(), call = action.call,
-       sending = std::move(sending)](agent::Answer&& answer) {
-        const auto self = weak.lock();
-        if (!self) return;
-        if (sending) sending->end(std::move(answer.notes.report), *self->out_.peer_clocks);
-        const auto reply = [&]() -> Result<Reply> {
-          if (answer.error) return *answer.error;
-          try {
-            return engine::read_reply(answer.payload);
-          } catch (const Error& error) {
-            return error;
-          }
-        }();
-        self->tell([&](State& state, TimePoint at) { state.conductor.answered(call, reply, at); });
-      });
-}
-
-void Autograd::perform(Answer&& action) {
-  Arrived arrived;
-  Tensors unwanted;
-  {
-    auto state = state_.lock();
-    auto found = state->arrived.extract(action.call);
-    if (found.empty()) return;
-    arrived = std::move(found.mapped());
-    if (arrived.gradients && !action.reply.ok()) {
-      auto dropped = state->gradients.extract(*arrived.gradients);
-      if (!dropped.empty()) unwanted = std::move(dropped.mapped());
-    }
-  }
-  std::optional<wire::TraceReport> report;
-  if (arrived.service) {
-    report = arrived.service->finish(!action.reply.ok() || action.reply.value().child);
-    // A message that came too late for its pass has not made this node take part in it.
-    if (!action.reply.ok() && !find_pass(PassId{arrived.service->pass()})) {
-      records_.end(arrived.service->pass(), /*begun_here=*/false);
-    }
-  }
-  if (action.reply.ok()) {
-    wire::Notes notes;
-    notes.report = std::move(report);
-    arrived.call->reply(engine::write_reply(action.reply.value()), std::move(notes));
-  } else {
-    arrived.call->fail(action.reply.error(), {}, std::move(report));
-  }
-}
-
-void Autograd::perform(Explore&& action) {
-  const auto pass = find_or_add_pass(action.pass, action.context);
-  std::vector<MessageId> recvs =
-      action.from_roots ? pass->explore_roots() : std::vector<MessageId>();
-  for (const auto& send : find_sends(action.context, action.sends)) {
-    const auto more = pass->explore(send);
-    recvs.insert(recvs.end(), more.begin(), more.end());
-  }
-  tell([&](State& state, TimePoint now) {
-    state.conductor.explored(action.pass, action.exploration, recvs, now);
-  });
-}
-
-void Autograd::perform(StartLocal&& action) {
-  const auto pass = find_or_add_pass(action.pass, action.context);
-  // In SMART mode all of this has been walked already.
-  if (action.from_roots) pass->explore_roots();
-  const auto functions = find_sends(action.context, action.awaited);
-  if (functions.size() != action.awaited.size()) {
-    // The context is being dropped; the pass is aborted with it.
-    const Error over(ErrorKind::Cancelled, "the context is over", {.node = self_});
-    tell([&](State& state, TimePoint now) { state.conductor.local_ended(action.pass, over, now); });
-    return;
-  }
-  std::unordered_map<MessageId, c10::intrusive_ptr<engine::SendFunction>> awaited;
-  for (std::size_t i = 0; i < functions.size(); ++i) {
-    pass->explore(functions[i]);
-    awaited.emplace(action.awaited[i], functions[i]);
-  }
-  const auto record = records_.find(autograd::number(action.pass));
-  const trace::StartingPart recorded(record.get());
-  pass->start(action.from_roots, action.retain_graph, std::move(awaited));
-}
-
-void Autograd::perform(Deliver&& action) {
-  Tensors gradients = take_gradients(action.gradients);
-  if (const auto pass = find_pass(action.pass)) pass->deliver(action.send, std::move(gradients));
-}
-
-void Autograd::perform(AbortLocal&& action) {
-  records_.end(autograd::number(action.pass), /*begun_here=*/false);
-  auto pass = take_pass(action.pass);
-  if (!pass) return;
-  pass->abort(action.why.message());
-  destroy(std::move(pass));
-}
-
-void Autograd::perform(CommitLocal&& action) {
-  records_.end(autograd::number(action.pass), /*begun_here=*/false);
-  auto pass = take_pass(action.pass);
-  if (!pass) return;
-  commit(*pass);
-  destroy(std::move(pass));
-}
-
-void Autograd::commit(const LocalPass& pass) {
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> replaced;  // die without the lock
-  for (const auto& entry : pass.collected()) {
-    // Added up without the lock as well: nobody else commits meanwhile (ACTION-1).
-    at::Tensor before;
-    {
-      auto state = state_.lock();
-      const auto graph = state->graphs.find(pass.context());
-      if (graph == state->graphs.end()) return;
-      const auto found = graph->second.gradients.find(entry.key());
-      if (found != graph->second.gradients.end()) before = found->value();
-    }
-    at::Tensor after = before.defined() ? sum(before, entry.value()) : entry.value();
-    replaced.push_back(std::move(before));
-    auto state = state_.lock();
-    const auto graph = state->graphs.find(pass.context());
-    if (graph == state->graphs.end()) return;
-    graph->second.gradients.insert_or_assign(entry.key(), std::move(after));
-  }
-}
-
-void Autograd::perform(Finished&& action) {
-  std::optional<Promise<void>> promise;
-  {
-    auto state = state_.lock();
-    auto found = state->begun.extract(action.pass);
-    if (!found.empty()) promise.emplace(std::move(found.mapped()));
-  }
-  // Before the program learns of it: whoever waits finds the profile complete.
-  records_.end(autograd::number(action.pass), /*begun_here=*/true);
-  if (!promise) return;
-  if (action.result.ok()) {
-    promise->succeed();
-  } else {
-    promise->fail(action.result.error());
-  }
-}
-
-void Autograd::perform(DropContext&& action) {
-  auto dropped = state_.lock()->graphs.extract(action.context);
-  if (!dropped.empty()) destroy(std::make_shared<Graph>(std::move(dropped.mapped())));
+const PassHeader* Autograd::header_of(const Message& message) {
+  if (const auto* discover = std::get_if<Discover>(&message)) return &discover->pass;
+  if (const auto* gradients = std::get_if<autograd::Gradients>(&message)) return &gradients->pass;
+  return nullptr;
 }
 
 // ------------------------------------------------------------------------------- the program
@@ -398,9 +143,9 @@ bool Autograd::is_in(ContextId context) {
 Future<void> Autograd::backward(ContextId context, const Tensors& roots,
                                 const BackwardOptions& options) {
   check_roots(roots);
-  if (options.timeout <= Duration::zero())
-    invalid("the timeout of a backward pass must be positive");
-  const Deadline deadline = Deadline::after(out_.clock, options.timeout);
+  const Duration timeout = options.timeout.value_or(kForever);
+  if (timeout <= Duration::zero()) invalid("the timeout of a backward pass must be positive");
+  const Deadline deadline = Deadline::after(out_.clock, timeout);
   // Before anything is sent, so that a hand is there when it is answered.
   auto expected = expectation();
   // The conductor knows the deadline; whoever waits for the future waits for its verdict.
@@ -432,11 +177,12 @@ Future<void> Autograd::backward(ContextId context, const Tensors& roots,
   return std::move(future);  // a binding: not moved by itself
 }
 
-std::unique_ptr<agent::Crew::Helper> Autograd::help(const BackwardOptions& options) {
-  const bool is_limited = options.timeout != kForever || current_call();
+Autograd::Waiting::Waiting(Autograd& autograd, const BackwardOptions& options) {
+  if (scope_.isActive()) scope_.before("torch::distributed::autograd::backward");
+  const bool is_limited = options.timeout.value_or(kForever) != kForever || current_call();
   const bool runs_function = torch::autograd::get_current_graph_task_id() != -1;
-  if (is_limited || runs_function) return nullptr;
-  return std::make_unique<agent::Crew::Helper>(out_.crew);
+  if (is_limited || runs_function) return;
+  helper_ = std::make_unique<agent::Crew::Helper>(autograd.out_.crew);
 }
 
 hawser::Gradients Autograd::gradients(ContextId context) {
@@ -526,7 +272,8 @@ void Autograd::serve(std::shared_ptr<agent::IncomingCall> call) {
   }
   const bool open = tell([&](State& state, TimePoint now) {
     const Incoming incoming{state.next_number++};
-    Arrived arrived{call, std::nullopt, std::move(service)};
+    Arrived arrived{.call = call, .service = std::move(service)};
+    if (const auto* commit = std::get_if<Commit>(&read.message)) arrived.commits = commit->pass;
     if (auto* gradients = std::get_if<autograd::Gradients>(&read.message)) {
       gradients->gradients = GradientHandle{state.next_number++};
       state.gradients.emplace(gradients->gradients, std::move(read.gradients));
@@ -553,9 +300,8 @@ void Autograd::part_ended(PassId pass, std::exception_ptr failure, std::string w
   if (const auto record = records_.find(autograd::number(pass))) record->part_done();
   Result<void> result;
   if (failure) {
-    const Error raised = remote_error(failure);
+    const Error raised = raised_here(failure);
     ErrorDetails details = raised.details();
-    details.node = self_;
     if (!warnings.empty()) {
       details.remote_traceback += (details.remote_traceback.empty() ? "" : "\n") + warnings;
     }
@@ -610,6 +356,7 @@ void Autograd::rejoined(Incarnation incarnation) {
   tell([&](State& state, TimePoint now) {
     state.party.incarnation = incarnation;
     state.conductor.rejoined({self_, incarnation, state.rank}, now);
+    state.not_committed.clear();
   });
 }
 

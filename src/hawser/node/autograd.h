@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/record_function.h>
+
 #include <deque>
 #include <map>
 #include <memory>
@@ -65,10 +67,19 @@ class Autograd final : public engine::LocalPass::Events,
   // Error(Invalid) for roots and contexts that make no sense.
   Future<void> backward(autograd::ContextId context, const engine::Tensors& roots,
                         const BackwardOptions& options);
-  // For who will wait for the pass that it begins next: while this lives, waiting does what work
-  // of the pass comes to this thread. Nothing where a function that does not return must not hold
-  // up who waits, because there is a time limit; nor where this thread is already in one.
-  std::unique_ptr<agent::Crew::Helper> help(const BackwardOptions& options);
+  // For who waits for the pass that it begins next, around both. To profilers it is one scope of
+  // the program. Waiting does what work of the pass comes to this thread: not where a function that
+  // does not return must not hold up who waits, because a time limit was given; nor where this
+  // thread is already in one.
+  class Waiting {
+   public:
+    Waiting(Autograd& autograd, const BackwardOptions& options);
+    Waiting(const Waiting&) = delete;
+
+   private:
+    at::RecordFunction scope_{at::RecordScope::USER_SCOPE};
+    std::unique_ptr<agent::Crew::Helper> helper_;
+  };
   // Of the leaves of this node. Throws Error(Invalid) when it is not in that context.
   Gradients gradients(autograd::ContextId context);
   AutogradContextReport report(autograd::ContextId context);
@@ -116,21 +127,23 @@ class Autograd final : public engine::LocalPass::Events,
   };
   struct Arrived {
     std::shared_ptr<agent::IncomingCall> call;
-    std::optional<autograd::GradientHandle> gradients;
-    std::shared_ptr<trace::PassService> service;  // if the pass is recorded
+    std::optional<autograd::GradientHandle> gradients{};
+    std::shared_ptr<trace::PassService> service{};  // if the pass is recorded
+    std::optional<autograd::PassId> commits{};
   };
   struct State {
     explicit State(autograd::Self self)
         : party(self.party()), rank(self.rank), conductor(std::move(self), {}) {}
     autograd::Party party;
-    std::uint16_t rank;
+    std::optional<std::uint32_t> rank;
     autograd::Conductor conductor;
     std::unordered_map<autograd::ContextId, Graph> graphs{};
     std::unordered_map<autograd::PassId, Part> passes{};
     std::unordered_map<autograd::PassId, Promise<void>> begun{};  // here
     std::unordered_map<autograd::GradientHandle, engine::Tensors> gradients{};
     std::unordered_map<autograd::Incoming, Arrived> arrived{};
-    std::uint64_t next_number = 1;  // of gradients and arrivals
+    std::unordered_map<autograd::PassId, Error> not_committed{};  // until that has been told
+    std::uint64_t next_number = 1;                                // of gradients and arrivals
     std::deque<autograd::Action> to_do{};
     bool working = false;  // somebody does it
     TimePoint timer_due = TimePoint::max();
@@ -141,6 +154,8 @@ class Autograd final : public engine::LocalPass::Events,
   template <class Event>
   bool tell(Event event);
   void work();
+  // Of the messages by which a node can hear of a pass.
+  static const autograd::PassHeader* header_of(const autograd::Message& message);
   void keep_time(State& state);
   Error closed_error() const;
   engine::Tensors take_gradients(autograd::GradientHandle handle);
@@ -148,12 +163,16 @@ class Autograd final : public engine::LocalPass::Events,
   std::shared_ptr<engine::LocalPass> take_pass(autograd::PassId pass);
   void destroy(std::shared_ptr<void> graph);
   void commit(const engine::LocalPass& pass);
+  std::optional<Error> take_commit_error(autograd::PassId pass);
   std::unique_ptr<agent::Crew::Expectation> expectation();
   std::shared_ptr<engine::LocalPass> find_or_add_pass(autograd::PassId pass,
                                                       autograd::ContextId context);
   std::vector<c10::intrusive_ptr<engine::SendFunction>> find_sends(
       autograd::ContextId context, const std::vector<autograd::MessageId>& messages);
 
+  // An action has thrown: whoever waits for what it should have done is told.
+  void failed(const autograd::Action& action, const Error& error);
+  Error raised_here(std::exception_ptr thrown) const;
   void perform(autograd::Send&& action);
   void perform(autograd::Answer&& action);
   void perform(autograd::Explore&& action);
@@ -172,5 +191,25 @@ class Autograd final : public engine::LocalPass::Events,
   trace::PassRecords records_;
   Guarded<State> state_;
 };
+
+template <class Event>
+bool Autograd::tell(Event event) {
+  const auto alive = out_.alive.lock();
+  if (!alive) return false;
+  {
+    auto state = state_.lock();
+    if (state->closed) return false;
+    const TimePoint now = out_.clock.now();
+    event(*state, now);
+    for (autograd::Action& action : state->conductor.take_actions(now)) {
+      state->to_do.push_back(std::move(action));
+    }
+    keep_time(*state);
+    if (state->working || state->to_do.empty()) return true;
+    state->working = true;
+  }
+  work();
+  return true;
+}
 
 }  // namespace hawser

@@ -1,6 +1,7 @@
 #include "hawser/node/autograd.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -28,6 +29,15 @@ void eventually(const std::function<bool()>& condition) {
     ASSERT_LT(std::chrono::steady_clock::now(), deadline);
     std::this_thread::yield();
   }
+}
+
+ErrorKind error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.kind();
+  }
+  throw std::logic_error("there was no error");
 }
 
 // Raises when its gradient is asked for.
@@ -165,6 +175,17 @@ TEST_F(AutogradTest, InFastModeAnUnusedResultEndsWithTheTimeout) {
   EXPECT_TRUE(at::equal(context.gradients().at(x), y));
 }
 
+// Unless told otherwise it ends when a call would.
+TEST_F(AutogradTest, FastModeHasALimitOfItsOwn) {
+  const at::Tensor x = leaf({1, 2}), y = leaf({3, 4});
+  Context context(a_);
+  const at::Tensor used = a_.call<at::Tensor>("b", "mul", x, y).get();
+  const at::Tensor unused = a_.call<at::Tensor>("b", "mul", x, y).get();
+  a_.set_call_timeout(std::chrono::milliseconds(100));
+  EXPECT_EQ(error_of([&] { context.backward({used.sum()}, {.mode = autograd::Mode::Fast}); }),
+            ErrorKind::Timeout);
+}
+
 TEST_F(AutogradTest, FastModeGivesTheSame) {
   const at::Tensor x = leaf({1, 2}), y = leaf({3, 4});
   Context context(a_);
@@ -186,6 +207,66 @@ TEST_F(AutogradTest, AnErrorOfAnotherNodeComesHomeWithItsName) {
     EXPECT_EQ(error.details().node, "b");
   }
   EXPECT_EQ(context.gradients().size(), 0u);
+}
+
+// A sum that cannot be made: the leaf has another shape than at the first pass.
+TEST_F(AutogradTest, GradientsThatCannotBeAddedFailThePass) {
+  at::Tensor x = leaf({1, 2});
+  Context context(a_);
+  context.backward({a_.call<at::Tensor>("b", "mul", x, x).get().sum()});
+  x.set_data(at::ones({3}, at::kDouble));
+  EXPECT_EQ(
+      error_of([&] { context.backward({a_.call<at::Tensor>("b", "mul", x, x).get().sum()}); }),
+      ErrorKind::Remote);
+  EXPECT_EQ(context.gradients().at(x).numel(), 2);  // as it was
+  const at::Tensor y = leaf({3, 4});
+  context.backward({a_.call<at::Tensor>("b", "mul", y, y).get().sum()});
+  EXPECT_TRUE(at::equal(context.gradients().at(y), 2 * y));
+  EXPECT_EQ(a_.autograd().count().passes, 0u);
+}
+
+TEST_F(AutogradTest, GradientsThatAnotherNodeCannotAddFailThePass) {
+  const at::Tensor x = leaf({1, 2}), longer = leaf({1, 2, 3});
+  Context context(a_);
+  context.backward({a_.call<at::Tensor>("b", "weighted", x).get().sum()});
+  weight_.set_data(at::ones({3}, at::kDouble));
+  try {
+    context.backward({a_.call<at::Tensor>("b", "weighted", longer).get().sum()});
+    FAIL() << "it has to throw";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::Remote) << error.what();
+    EXPECT_EQ(error.details().node, "b");
+  }
+  EXPECT_FALSE(context.gradients().contains(longer));
+  eventually([&] { return b_.autograd().count().passes == 0; });
+  context.backward({a_.call<at::Tensor>("b", "mul", longer, longer).get().sum()});
+  EXPECT_TRUE(at::equal(context.gradients().at(longer), 2 * longer));
+}
+
+TEST_F(AutogradTest, NoticesArePartOfTheGraph) {
+  const at::Tensor x = leaf({1, 2});
+  auto [given, kept] = Promise<at::Tensor>::pair(b_.scheduler());
+  b_.serve("keep", [&given](at::Tensor y) { given.succeed(std::move(y)); });
+  b_.serve("kept_squared", [&kept] { return kept.get() * kept.get(); });
+  Context context(a_);
+  a_.notify("b", "keep", x);
+  context.backward({a_.call<at::Tensor>("b", "kept_squared").get().sum()});
+  EXPECT_TRUE(at::equal(context.gradients().at(x), 2 * x));
+}
+
+TEST_F(AutogradTest, ToProfilersAPassIsOneScope) {
+  const at::Tensor x = leaf({1, 2});
+  Context context(a_);
+  const at::Tensor loss = a_.call<at::Tensor>("b", "weighted", x).get().sum();
+  static int scopes = 0;
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& function) {
+        scopes += std::string_view(function.name()) == "torch::distributed::autograd::backward";
+        return std::unique_ptr<at::ObserverContext>();
+      }).scopes({at::RecordScope::USER_SCOPE}));
+  context.backward({loss});
+  at::removeCallback(handle);
+  EXPECT_EQ(scopes, 1);
 }
 
 TEST_F(AutogradTest, MixedWithAndWithoutGradient) {

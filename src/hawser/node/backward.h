@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "hawser/autograd/messages.h"
 #include "hawser/base/clock.h"
@@ -12,7 +13,9 @@ namespace hawser {
 // How a backward pass is to be run; autograd/DESIGN.md says what the modes are.
 struct BackwardOptions {
   bool retain_graph = false;
-  Duration timeout = Duration::max();
+  // Of the whole pass. Unless told: as long as it takes in SMART mode, which ends by itself, and in
+  // FAST mode, which may wait for what never comes, NodeOptions::call_timeout.
+  std::optional<Duration> timeout{};
   autograd::Mode mode = autograd::Mode::Smart;
 };
 

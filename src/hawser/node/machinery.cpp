@@ -42,6 +42,10 @@ void check_options(const NodeOptions& options) {
     invalid("rank " + std::to_string(*options.rank) + " in a world of " +
             std::to_string(*options.world_size));
   }
+  if (options.rank && *options.rank > autograd::kMaxRank) {
+    invalid("rank " + std::to_string(*options.rank) + " does not fit into the ids of autograd: " +
+            std::to_string(autograd::kMaxRank) + " at most");
+  }
   if (options.spin_limit < Duration::zero() ||
       options.spin_limit > std::chrono::microseconds(200)) {
     invalid("spin_limit must be between 0 and 200 us");
@@ -260,7 +264,7 @@ void Node::Machinery::start(Node& node) {
       refs::Self{card.name, card.incarnation, refs::origin_of(card.rank, card.incarnation)},
       References::Surroundings{*agent_, control_, clock_, crew_, bell_, node, weak_from_this()});
   autograd_ = std::make_shared<Autograd>(
-      autograd::Self{card.name, card.incarnation, static_cast<std::uint16_t>(card.rank)},
+      autograd::Self{card.name, card.incarnation, options_.rank},
       Autograd::Surroundings{*agent_, control_, clock_, crew_, serving_profiles_, weak_from_this(),
                              peer_clocks_, process_});
   crew_->start();

@@ -305,10 +305,12 @@ Autograd& Node::autograd() const {
 
 Future<void> Node::backward(autograd::ContextId context, const std::vector<at::Tensor>& roots,
                             BackwardOptions options) {
+  const Duration unless_told = options.mode == autograd::Mode::Fast ? call_timeout() : kForever;
+  options.timeout = options.timeout.value_or(unless_told);
   const CallContext* serving = current_call();
   if (serving) {
     options.timeout =
-        std::min(options.timeout, serving->deadline().remaining(machinery_->clock().now()));
+        std::min(*options.timeout, serving->deadline().remaining(machinery_->clock().now()));
   }
   auto done = autograd().backward(context, roots, options);
   if (serving) {
@@ -319,7 +321,7 @@ Future<void> Node::backward(autograd::ContextId context, const std::vector<at::T
 
 void Node::run_backward(autograd::ContextId context, const std::vector<at::Tensor>& roots,
                         const BackwardOptions& options) {
-  const auto helping = autograd().help(options);
+  const Autograd::Waiting waiting(autograd(), options);
   backward(context, roots, options).get();
 }
 
@@ -349,15 +351,18 @@ std::shared_ptr<const Method> find_method(const CallContext& context, const std:
 
 void Node::notify_written(std::string_view to, WrittenCall&& call) {
   machinery_->refuse_if_inherited();
-  agent::AnswerHandler nothing = [](agent::Answer&&) {};
-  if (call.on || !call.payload.held.empty()) hold_references(to, call, nothing);
+  agent::AnswerHandler on_sent = [](agent::Answer&&) {};
   wire::Call message;
+  if (const auto context = engine::current_context()) {
+    message.notes.autograd = record(*context, to, call, on_sent);
+  }
+  if (call.on || !call.payload.held.empty()) hold_references(to, call, on_sent);
   message.target = call.target;
   message.function = call.function;
   message.payload = std::move(call.payload);
   message.one_way = true;
   if (call.on) message.subject = wire::RefName{call.on->id().on, call.on->id().local};
-  machinery_->notice(to, std::move(message), std::move(nothing));
+  machinery_->notice(to, std::move(message), std::move(on_sent));
 }
 
 void Node::connect(std::string_view to, Duration timeout) {

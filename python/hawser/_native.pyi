@@ -49,6 +49,7 @@ class Node:
         rendezvous_timeout: float = 300.0,
         max_threads: int = 128,
         trust: str = "full",
+        operators: Sequence[str] | None = None,
         address: str = "",
         interfaces: Sequence[str] = (),
         port: int = 0,
@@ -101,6 +102,7 @@ class Node:
     ) -> None:
         """Calls without an answer, and without an error if nobody is there."""
     def serve(self, name: str, function: Callable[..., Any]) -> None: ...
+    def serve_method(self, kind: type, name: str) -> None: ...
     def withdraw(self, name: str) -> bool: ...
     def members(self, timeout: float = 0) -> dict[int, str]:
         """Rank to name of every member of a static world, once all have joined. Raises Timeout."""

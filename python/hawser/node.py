@@ -77,6 +77,10 @@ class Node:
     name to function; `serve` adds more. With `rank` and `world_size` the world has fixed members; without them
     nodes join and leave at any time. Times are in seconds; 0 is without limit.
 
+    With `trust="functions"` others can call nothing but what was served, torch operators and scripts
+    (docs/security.md). `operators` are those they may call: `"aten::add"`, or `"aten::*"` for the
+    public ones of a namespace.
+
     Use it as a context manager: leaving it waits for the other members (`shutdown`), or closes it at
     once if an exception passes through.
     """
@@ -95,6 +99,7 @@ class Node:
         rendezvous_timeout: float = 300.0,
         max_threads: int = 128,
         trust: str = "full",
+        operators: Sequence[str] | None = None,
         address: str = "",
         interfaces: Sequence[str] = (),
         port: int = 0,
@@ -119,6 +124,7 @@ class Node:
             rendezvous_timeout=rendezvous_timeout,
             max_threads=max_threads,
             trust=trust,
+            operators=None if operators is None else list(operators),
             address=address,
             interfaces=list(interfaces),
             port=port,
@@ -202,6 +208,14 @@ class Node:
         """
         self._native.serve(function.__name__ if name is None else name, function)
         return function
+
+    def serve_method(self, kind: type, name: str) -> None:
+        """Lets others call a method of the values of a class that are behind references.
+
+        Of classes derived from it, too. Every method can be called without being served, unless the
+        node was made with trust="functions".
+        """
+        self._native.serve_method(kind, name)
 
     def withdraw(self, name: str) -> bool:
         return self._native.withdraw(name)

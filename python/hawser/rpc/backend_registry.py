@@ -237,6 +237,17 @@ class _AllDevices:
 
     def validate(self, is_static_group: bool) -> None:
         _validate_device_maps(self.names, self.counts, self.maps, self.lists, is_static_group)
+        for name in self.names:
+            used = set(self.lists[name])
+            for map_ in self.maps[name].values():
+                used.update(map_.keys(), map_.values())
+            others = sorted(str(device) for device in used if device.type != "cpu")
+            if others:
+                raise ValueError(
+                    f"Node {name} wants tensors to be sent from and to {', '.join(others)}, and only "
+                    "those on the CPU can be sent yet. Move tensors there before sending them, and "
+                    "set no `devices` and no `device_maps` with others"
+                )
 
     def reverse_maps(self, name: str) -> dict[str, DeviceMap]:
         return _create_reverse_mapping(name, self.names, self.maps)
@@ -315,8 +326,6 @@ def _exchange_devices(agent: TensorPipeAgent, store: Store) -> None:
     agent._update_group_membership(
         me, everybody.devices_of(me.name), everybody.reverse_maps(me.name), True
     )
-    if torch.cuda.is_available() and agent._devices:
-        torch.cuda.init()
 
 
 def _await_all_current(agent: TensorPipeAgent, store: Store, world_size: int) -> None:

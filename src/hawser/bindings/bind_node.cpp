@@ -247,7 +247,8 @@ std::shared_ptr<NodeCore> start_node(
     const std::string& name, const std::string& rendezvous, const py::object& store,
     std::optional<std::uint32_t> rank, std::optional<std::uint32_t> world_size,
     const std::vector<std::string>& transports, double call_timeout, double rendezvous_timeout,
-    std::size_t max_threads, const std::string& trust, const std::string& address,
+    std::size_t max_threads, const std::string& trust,
+    const std::optional<std::vector<std::string>>& operators, const std::string& address,
     const std::vector<std::string>& interfaces, std::uint16_t port,
     const std::string& advertised_host, const std::string& token, const std::string& token_file,
     const std::optional<std::map<std::string, std::string>>& tls, double spin_us,
@@ -268,6 +269,7 @@ std::shared_ptr<NodeCore> start_node(
     options.call_timeout = duration_of(call_timeout, "call_timeout");
     options.rendezvous_timeout = duration_of(rendezvous_timeout, "rendezvous_timeout");
     options.limits.max_threads = max_threads;
+    options.operators = operators;
     options.address = address;
     for (const std::string& each : interfaces) {
       options.interfaces += (options.interfaces.empty() ? "" : ",") + each;
@@ -484,7 +486,8 @@ void bind_node(py::module_& module) {
            py::arg("world_size") = py::none(),
            py::arg("transports") = std::vector<std::string>{"shm", "tcp"},
            py::arg("call_timeout") = 60.0, py::arg("rendezvous_timeout") = 300.0,
-           py::arg("max_threads") = 128, py::arg("trust") = "full", py::arg("address") = "",
+           py::arg("max_threads") = 128, py::arg("trust") = "full",
+           py::arg("operators") = py::none(), py::arg("address") = "",
            py::arg("interfaces") = std::vector<std::string>(), py::arg("port") = 0,
            py::arg("advertised_host") = "", py::arg("token") = "", py::arg("token_file") = "",
            py::arg("tls") = py::none(), py::arg("spin_us") = 50.0,
@@ -501,6 +504,12 @@ void bind_node(py::module_& module) {
             guarded(&core, [&] { core.serve(std::move(name), function.ptr()); });
           },
           py::arg("name"), py::arg("function"))
+      .def(
+          "serve_method",
+          [](NodeCore& core, const py::type& kind, std::string name) {
+            core.serve_method(reinterpret_cast<PyTypeObject*>(kind.ptr()), std::move(name));
+          },
+          py::arg("kind"), py::arg("name"))
       .def(
           "withdraw",
           [](NodeCore& core, const std::string& name) {

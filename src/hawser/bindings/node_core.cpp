@@ -55,19 +55,22 @@ std::shared_ptr<NodeCore> core_of(const Node& node) {
 
 std::shared_ptr<NodeCore> NodeCore::start(NodeOptions options, Trust trust, Hooks hooks,
                                           Served served) {
+  {
+    const WithGil gil;
+    imports();
+    log_to_python();
+    options.scripts = trust == Trust::Full
+                          ? python_scripts()
+                          : python_scripts(script::Program::RegisteredClasses::Unknown);
+  }
+  if (trust == Trust::Functions && !options.operators) options.operators = {"aten::*"};
   std::shared_ptr<NodeCore> core(
-      new NodeCore(trust, std::move(hooks), options.record_reference_origins));
+      new NodeCore(trust, std::move(hooks), options.record_reference_origins, options.scripts));
   auto functions =
       std::make_shared<FunctionTable>([weak = std::weak_ptr(core)](const CallContext& context) {
         if (const auto alive = weak.lock()) return run_python(alive, nullptr, context);
         throw Error(ErrorKind::Invalid, "the node is closed");
       });
-  {
-    const WithGil gil;
-    imports();
-    log_to_python();
-    options.scripts = python_scripts();
-  }
   if (trust == Trust::Full) {
     options.finders[wire::TargetKind::Python] = [functions](std::string_view name) {
       return functions->find(name);
@@ -170,6 +173,26 @@ NodeCore::Habit* NodeCore::habit_of(std::string_view function) {
 
 void NodeCore::serve(std::string name, PyObject* function) {
   node_->serve_function(served_function(std::move(name), AnywhereObject(Object::shared(function))));
+}
+
+void NodeCore::serve_method(PyTypeObject* type, std::string name) {
+  methods_.emplace_back(AnywhereObject(Object::shared(reinterpret_cast<PyObject*>(type))),
+                        std::move(name));
+}
+
+bool NodeCore::may_call(PyObject* value, std::string_view method) const {
+  if (trust_ == Trust::Full) return true;
+  const WithGil gil;
+  return std::any_of(methods_.begin(), methods_.end(), [&](const auto& served) {
+    const auto& [type, name] = served;
+    return name == method && PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(type.get()));
+  });
+}
+
+void NodeCore::check_may_call(PyObject* value, std::string_view method) const {
+  if (may_call(value, method)) return;
+  throw Error(ErrorKind::Refused, "this node serves no method '" + std::string(method) + "' of a " +
+                                      Py_TYPE(value)->tp_name + " (trust=\"functions\")");
 }
 
 Object NodeCore::exception_for(const Error& error, wire::ReceivedPayload& payload) const {

@@ -20,6 +20,8 @@ namespace hawser::bindings {
 // A node and what Python has attached to it. The hooks are read and set with the interpreter lock.
 class NodeCore : public std::enable_shared_from_this<NodeCore> {
  public:
+  // What others may have run here. Functions: what was served, operators that NodeOptions allow,
+  // scripts. Nothing that they send is unpickled, imported, or looked up in a Python object.
   enum class Trust { Full, Functions };
 
   // Without the interpreter lock: joining takes a while.
@@ -36,6 +38,8 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
 
   Node& node() { return *node_; }
   Trust trust() const { return trust_; }
+
+  const script::Program& scripts() const { return *scripts_; }
 
   Hooks& hooks() { return hooks_; }
   Picklers picklers() const;
@@ -63,15 +67,27 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
   // A function under a name, for callers in any language.
   void serve(std::string name, PyObject* function);
 
+  // Lets others call that method of values of the class, or of one that is derived from it, where
+  // not every method can be called anyway. With the interpreter lock.
+  void serve_method(PyTypeObject* type, std::string name);
+  bool may_call(PyObject* value, std::string_view method) const;  // takes the lock if need be
+  // Throws Error(Refused) when it may not. With the interpreter lock.
+  void check_may_call(PyObject* value, std::string_view method) const;
+
   // The Python exception for a call that failed.
   Object exception_for(const Error& error, wire::ReceivedPayload& payload) const;
 
  private:
   std::shared_ptr<Function> served_function(std::string name, AnywhereObject function);
-  NodeCore(Trust trust, Hooks hooks, bool records_origins)
-      : trust_(trust), hooks_(std::move(hooks)), records_origins_(records_origins) {}
+  NodeCore(Trust trust, Hooks hooks, bool records_origins,
+           std::shared_ptr<const script::Program> scripts)
+      : trust_(trust),
+        scripts_(std::move(scripts)),
+        hooks_(std::move(hooks)),
+        records_origins_(records_origins) {}
 
   const Trust trust_;
+  const std::shared_ptr<const script::Program> scripts_;
   Hooks hooks_;
   const bool records_origins_;
   struct NameHash {
@@ -82,6 +98,7 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
   };
   // With the interpreter lock.
   std::unordered_map<std::string, Habit, NameHash, std::equal_to<>> habits_;
+  std::vector<std::pair<AnywhereObject, std::string>> methods_;  // class, name
   std::unique_ptr<Node> node_;
 };
 

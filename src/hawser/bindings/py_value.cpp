@@ -7,6 +7,7 @@
 #include <complex>
 #include <vector>
 
+#include "hawser/bindings/node_core.h"
 #include "hawser/bindings/reference.h"
 #include "hawser/bindings/torch_bridge.h"
 #include "hawser/script/program.h"
@@ -283,7 +284,7 @@ Object read_value(PayloadReader& in, const Picklers& picklers) {
       if (record.type == kPickle || record.type == kCustom)
         return read_pickle(in, picklers, record);
       if (is_ivalue_record(record.type)) {
-        return python_of(*picklers.core, read_ivalue_record(in, record, python_scripts().get()));
+        return python_of(*picklers.core, read_ivalue_record(in, record, &picklers.core->scripts()));
       }
       const Object fields = read_elements(in, picklers, record.count);  // a struct of C++
       return Object::taken(PyList_AsTuple(fields.get()));

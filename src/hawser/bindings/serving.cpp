@@ -8,6 +8,7 @@
 #include "hawser/bindings/reference.h"
 #include "hawser/bindings/target.h"
 #include "hawser/bindings/torch_bridge.h"
+#include "hawser/node/kept_value.h"
 
 namespace hawser::bindings {
 namespace {
@@ -193,6 +194,7 @@ void run_method(const std::shared_ptr<NodeCore>& core, const CallContext& contex
                 const c10::IValue& value, std::string_view method) {
   run(core, context, [&](Object& function) {
     const Object object = python_of(*core, value);
+    core->check_may_call(object.get(), method);
     const Object name = as_text(method);
     function = Object::taken(PyObject_GetAttr(object.get(), name.get()));
   });
@@ -258,9 +260,24 @@ c10::IValue KeptObject::script_value(const c10::TypePtr& declared) {
   return script_value_of(object_.get(), declared);
 }
 
+// Where Python's own methods may not be called: a script module has some that are scripts.
+void KeptObject::call_script(const NodeCore& core, const CallContext& context,
+                             std::string_view method) {
+  std::shared_ptr<c10::IValue> module;
+  try {
+    const WithGil gil;
+    module = std::make_shared<c10::IValue>(script_module_of(object_.get()));
+    if (module->isNone()) core.check_may_call(object_.get(), method);
+  } catch (const Error& error) {
+    throw detail::BadRequest{error};
+  }
+  KeptValue<c10::IValue>(std::move(module)).call(context, method);
+}
+
 void KeptObject::call(const CallContext& context, std::string_view method) {
   const auto core = core_.lock();
   if (!core) throw Error(ErrorKind::Invalid, "the node is closed");
+  if (!core->may_call(object_.get(), method)) return call_script(*core, context, method);
   if (share_ && share_->answer(*core, context, method)) return;
   run(core, context, [&](Object& function) {
     const Object name = as_text(method);

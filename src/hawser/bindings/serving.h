@@ -40,6 +40,8 @@ class KeptObject final : public Kept {
   void call(const CallContext& context, std::string_view method) override;
 
  private:
+  void call_script(const NodeCore& core, const CallContext& context, std::string_view method);
+
   const std::weak_ptr<NodeCore> core_;
   const std::string constant_;
   const AnywhereObject object_;

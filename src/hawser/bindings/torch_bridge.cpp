@@ -63,15 +63,20 @@ const std::vector<std::shared_ptr<torch::jit::Operator>>& overloads(const std::s
 
 }  // namespace
 
+std::shared_ptr<const script::Program> python_scripts(
+    script::Program::RegisteredClasses registered) {
+  // Python compiles functions with the interpreter lock.
+  const auto look_up = [](const std::function<void()>& look) {
+    const WithGil gil;
+    look();
+  };
+  return std::make_shared<script::Program>(torch::jit::get_python_cu(), look_up, registered);
+}
+
 const std::shared_ptr<const script::Program>& python_scripts() {
   if (!known_scripts) {
-    // Python compiles functions with the interpreter lock.
-    const auto look_up = [](const std::function<void()>& look) {
-      const WithGil gil;
-      look();
-    };
     auto* const found = new std::shared_ptr<const script::Program>(
-        std::make_shared<script::Program>(torch::jit::get_python_cu(), look_up));
+        python_scripts(script::Program::RegisteredClasses::Known));
     if (!known_scripts) known_scripts = found;
   }
   return *known_scripts;
@@ -173,15 +178,18 @@ Object python_of(const NodeCore& core, const c10::IValue& value) {
   return Object::taken(torch::jit::toPyObject(value).release().ptr());
 }
 
+c10::IValue script_module_of(PyObject* object) {
+  const auto module = torch::jit::as_module(py::reinterpret_borrow<py::object>(object));
+  return module ? module->_ivalue() : c10::IValue();
+}
+
 c10::IValue script_value_of(PyObject* object, const c10::TypePtr& declared) {
   const py::handle handle(object);
   try {
     const bool by_name = declared && (declared->kind() == c10::TypeKind::ClassType ||
                                       declared->kind() == c10::TypeKind::InterfaceType);
     if (by_name) return torch::jit::toIValue(handle, declared);
-    if (const auto module = torch::jit::as_module(py::reinterpret_borrow<py::object>(handle))) {
-      return module->_ivalue();
-    }
+    if (c10::IValue module = script_module_of(object); !module.isNone()) return module;
     const c10::InferredType inferred = torch::jit::tryToInferType(handle);
     if (inferred.success()) return torch::jit::toIValue(handle, inferred.type());
     if (declared) return torch::jit::toIValue(handle, declared);

@@ -6,6 +6,7 @@
 
 #include "hawser/tensor/payload.h"
 #include "hawser/tensor/trip_for_test.h"
+#include "hawser/transport/faulty_link.h"
 
 namespace hawser::engine {
 namespace {
@@ -32,6 +33,18 @@ TEST(AutogradMessages, SurviveTheTrip) {
   const Release release{{ContextId{1}, ContextId{2}}};
   EXPECT_EQ(std::get<Release>(carried(release).message), release);
   EXPECT_EQ(std::get<Inquire>(carried(Inquire{{}}).message), Inquire{});
+}
+
+// Faults are chosen by kind, and know this message by its name.
+TEST(AutogradMessages, OnlyReleasesCanBeMadeToFail) {
+  const auto kinds = [](const Message& message) {
+    wire::Call call;
+    call.target = wire::TargetKind::Autograd;
+    call.function = name_of(message);
+    return transport::kinds_of(wire::encode(std::move(call)));
+  };
+  EXPECT_EQ(kinds(Release{}), std::vector<std::string_view>{"CLEANUP_AUTOGRAD_CONTEXT_REQ"});
+  EXPECT_TRUE(kinds(Discover{}).empty() && kinds(autograd::Gradients{}).empty());
 }
 
 TEST(AutogradMessages, GradientsCarryTensors) {

@@ -87,7 +87,7 @@ MemoryReport report_memory(const BufferPool::Usage& pool,
   return memory;
 }
 
-void run_operator(const CallContext& context) {
+void run_operator(const tensor::OperatorRule& rule, const CallContext& context) {
   agent::IncomingCall& call = *context.call();
   std::vector<c10::IValue> stack;
   try {
@@ -100,7 +100,7 @@ void run_operator(const CallContext& context) {
     return context.fail(error);
   }
   try {
-    auto results = tensor::run_operator(call.call().function, std::move(stack));
+    auto results = tensor::run_operator(call.call().function, std::move(stack), rule);
     detail::answer(context, results.size() == 1
                                 ? std::move(results.front())
                                 : c10::IValue(c10::ivalue::Tuple::create(std::move(results))));
@@ -118,9 +118,12 @@ Node::Machinery::Machinery(NodeOptions options)
       fork_depth_(fork_depth()),
       peer_clocks_(std::make_shared<trace::PeerClocks>()),
       call_timeout_(options_.call_timeout),
-      operator_functions_(run_operator),
-      script_functions_([program = options_.scripts](const CallContext& context) {
-        run_script(*program, context);
+      operator_rule_(options_.operators ? tensor::OperatorRule(*options_.operators)
+                                        : tensor::OperatorRule()),
+      operator_functions_(
+          [this](const CallContext& context) { run_operator(operator_rule_, context); }),
+      script_functions_([this](const CallContext& context) {
+        run_script(*options_.scripts, operator_rule_, context);
       }),
       method_calls_([](const CallContext& context) { context.references().serve(context); }),
       refused_creation_(std::make_shared<Function>("", "(...)", [](const CallContext& context) {

@@ -151,6 +151,7 @@ class Node::Machinery final : public agent::Workshop,
   mutable std::shared_mutex functions_mutex_;
   Functions functions_;
   std::map<std::pair<std::type_index, std::string>, std::shared_ptr<const Method>> methods_;
+  const tensor::OperatorRule operator_rule_;
   mutable FunctionTable operator_functions_;
   mutable FunctionTable script_functions_;
   FunctionTable method_calls_;  // by the name of the method, for what is learnt about it

@@ -59,6 +59,9 @@ struct NodeOptions {
   // Script functions that others may call, and that scripts here call elsewhere. Calls to script
   // functions are refused where there is none.
   std::shared_ptr<const script::Program> scripts{};
+  // The libtorch operators that others may call: "aten::add", or "aten::*" for the public ones of a
+  // namespace (tensor/operator_rule.h). Absent: any, except those that open files.
+  std::optional<std::vector<std::string>> operators{};
   // For bindings to other languages: finds what runs a call to a function of that name. Called on
   // the thread that reads the network, so it must not wait. Such calls are refused where there is
   // none.

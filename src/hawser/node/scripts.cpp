@@ -177,10 +177,11 @@ void answer_script(const CallContext& context, c10::IValue value) {
   });
 }
 
-void run_script(const script::Program& program, const CallContext& context) {
+void run_script(const script::Program& program, const tensor::OperatorRule& rule,
+                const CallContext& context) {
   script::Invocation invocation;
   try {
-    invocation = program.read(context.call()->call().function, context.call()->payload());
+    invocation = program.read(context.call()->call().function, context.call()->payload(), rule);
   } catch (const Error& error) {
     throw detail::BadRequest{error};
   }

@@ -45,9 +45,10 @@ inline constexpr bool kAsScriptsSeeIt = true;
 // The same failure, in the words that programs written for torch.distributed.rpc look for.
 script::CallError as_call_error(const Error& error);
 
-// Answers a call of a script function. For whoever serves them: throws detail::BadRequest for what
-// is wrong with the request.
-void run_script(const script::Program& program, const CallContext& context);
+// Answers a call of a script function, or of an operator that the rule allows. For whoever serves
+// them: throws detail::BadRequest for what is wrong with the request.
+void run_script(const script::Program& program, const tensor::OperatorRule& rule,
+                const CallContext& context);
 // Answers with the value, or when it is a future, with what that will be.
 void answer_script(const CallContext& context, c10::IValue value);
 

@@ -35,7 +35,7 @@ class FakeHost final : public Host {
   c10::IValue call_and_wait(OutgoingCall&& call) override {
     calls.push_back({call.to, call.function, {}, call.returns, call.timeout});
     tensor::Delivery delivery(std::move(call.payload));
-    return start(program_.read(call.function, delivery.received),
+    return start(program_.read(call.function, delivery.received, tensor::OperatorRule()),
                  [](std::function<void()> task) { task(); });
   }
   c10::intrusive_ptr<c10::RRefInterface> create(OutgoingCall&&) override { return nullptr; }

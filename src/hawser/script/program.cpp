@@ -61,8 +61,9 @@ class NamesOf final : public torch::jit::Resolver {
 
 }  // namespace
 
-Program::Program(std::shared_ptr<torch::jit::CompilationUnit> unit, LookUp look_up)
-    : unit_(std::move(unit)), look_up_(std::move(look_up)) {
+Program::Program(std::shared_ptr<torch::jit::CompilationUnit> unit, LookUp look_up,
+                 RegisteredClasses registered)
+    : unit_(std::move(unit)), look_up_(std::move(look_up)), registered_(registered) {
   if (!unit_) throw Error(ErrorKind::Invalid, "a program needs a compilation unit");
 }
 
@@ -93,7 +94,8 @@ c10::NamedTypePtr Program::find_type(const std::string& qualified_name) const {
   c10::NamedTypePtr found;
   const auto look = [&] { found = unit_->get_type(c10::QualifiedName(qualified_name)); };
   look_up_ ? look_up_(look) : look();
-  return found ? found : torch::getCustomClass(qualified_name);
+  if (found || registered_ == RegisteredClasses::Unknown) return found;
+  return torch::getCustomClass(qualified_name);
 }
 
 c10::TypePtr Program::parse_type(const std::string& annotation) const {
@@ -115,10 +117,11 @@ Stack Program::read_stack(PayloadReader& in) const {
   return stack;
 }
 
-Invocation Program::read(std::string_view name, wire::ReceivedPayload& payload) const {
+Invocation Program::read(std::string_view name, wire::ReceivedPayload& payload,
+                         const tensor::OperatorRule& rule) const {
   PayloadReader in(payload);
   if (name.starts_with(kInterpreted)) {
-    return read_interpreted(name.substr(kInterpreted.size()), in);
+    return read_interpreted(name.substr(kInterpreted.size()), in, rule);
   }
   Invocation invocation{.function = find(std::string(name))};
   if (!invocation.function) {
@@ -136,14 +139,19 @@ Invocation Program::read(std::string_view name, wire::ReceivedPayload& payload) 
   return invocation;
 }
 
-Invocation Program::read_interpreted(std::string_view name, PayloadReader& in) const {
-  // A peer that may run operators may not therefore write files.
-  if (!name.starts_with("aten::") || name.starts_with("aten::save")) {
-    throw Error(ErrorKind::Refused, std::string(name) + " cannot be called by another node");
-  }
+Invocation Program::read_interpreted(std::string_view name, PayloadReader& in,
+                                     const tensor::OperatorRule& rule) const {
+  const auto refused = [&] {
+    return Error(ErrorKind::Refused, std::string(name) + " cannot be called by another node");
+  };
+  // The others, prim::..., are parts of the interpreter.
+  if (!name.starts_with("aten::")) throw refused();
   const auto symbol = c10::Symbol::fromQualString(std::string(name.substr(0, name.find('.'))));
   for (const auto& candidate : torch::jit::getAllOperatorsFor(symbol)) {
     if (full_name(candidate->schema()) != name) continue;
+    rule.check(candidate->schema());
+    // Without a result it would be run for what it does to this thread or process.
+    if (candidate->schema().returns().size() != 1) throw refused();
     Invocation invocation{.op = candidate, .stack = read_stack(in)};
     in.finish();
     fit(invocation.stack, candidate->schema());
@@ -165,7 +173,6 @@ c10::IValue Program::read_result(wire::ReceivedPayload& payload,
 c10::IValue start(Invocation&& invocation, const Launcher& launcher) {
   if (invocation.op) {
     invocation.op->getOperation()(invocation.stack);
-    TORCH_CHECK(invocation.stack.size() == 1, invocation.op->schema(), " has not one result");
     return std::move(invocation.stack.front());
   }
   auto future = invocation.function->runAsync(invocation.stack, launcher);

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "hawser/tensor/operator_rule.h"
 #include "hawser/tensor/value_codec.h"
 #include "hawser/wire/message.h"
 
@@ -52,7 +53,13 @@ class Program final : public NamedTypes {
   // from happening meanwhile.
   using LookUp = std::function<void(const std::function<void()>&)>;
 
-  explicit Program(std::shared_ptr<torch::jit::CompilationUnit> unit, LookUp look_up = nullptr);
+  // Classes that C++ libraries have registered (torch::class_). Everybody who may send a value can
+  // make an instance of one that has a __setstate__, and call its methods, all of which were
+  // written for this process alone.
+  enum class RegisteredClasses { Known, Unknown };
+
+  explicit Program(std::shared_ptr<torch::jit::CompilationUnit> unit, LookUp look_up = nullptr,
+                   RegisteredClasses registered = RegisteredClasses::Known);
 
   torch::jit::Function* find(const std::string& qualified_name) const;  // or null
   // Throws what libtorch throws: "attempted to get undefined function ...".
@@ -62,18 +69,22 @@ class Program final : public NamedTypes {
   c10::TypePtr parse_type(const std::string& annotation) const;
 
   // Reads a call of that name: arguments are fitted to the schema. Throws Error for what is wrong
-  // with the request itself, and what libtorch throws when the arguments do not fit.
-  Invocation read(std::string_view name, wire::ReceivedPayload& payload) const;
+  // with the request itself, and what libtorch throws when the arguments do not fit. `rule` is for
+  // operators (kInterpreted).
+  Invocation read(std::string_view name, wire::ReceivedPayload& payload,
+                  const tensor::OperatorRule& rule) const;
 
   // The value as the script that asked for it declares it.
   c10::IValue read_result(wire::ReceivedPayload& payload, const c10::TypePtr& declared) const;
 
  private:
-  Invocation read_interpreted(std::string_view name, PayloadReader& in) const;
+  Invocation read_interpreted(std::string_view name, PayloadReader& in,
+                              const tensor::OperatorRule& rule) const;
   Stack read_stack(PayloadReader& in) const;
 
   const std::shared_ptr<torch::jit::CompilationUnit> unit_;
   const LookUp look_up_;
+  const RegisteredClasses registered_;
   mutable std::shared_mutex mutex_;
   mutable std::unordered_map<std::string, torch::jit::Function*> functions_;
 };

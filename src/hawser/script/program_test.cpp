@@ -6,6 +6,7 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/api/compilation_unit.h>
 #include <torch/csrc/jit/frontend/resolver.h>
@@ -87,7 +88,7 @@ class ScriptProgram : public ::testing::Test {
   // What a peer that calls gets.
   c10::IValue called(const std::string& name, Stack stack, bool asynchronous = false) {
     Delivery delivery(write_call(std::move(stack), asynchronous));
-    c10::IValue result = start(program_->read(name, delivery.received), run_here_);
+    c10::IValue result = start(program_->read(name, delivery.received, rule_), run_here_);
     while (result.isFuture()) {
       const auto future = result.toFuture();
       future->waitAndThrow();
@@ -99,6 +100,7 @@ class ScriptProgram : public ::testing::Test {
   std::shared_ptr<torch::jit::CompilationUnit> unit_;
   c10::ClassTypePtr point_;
   std::optional<Program> program_;
+  tensor::OperatorRule rule_;
   int launched_ = 0;
   Launcher run_here_ = [this](std::function<void()> task) {
     ++launched_;
@@ -173,26 +175,43 @@ TEST_F(ScriptProgram, RefusesFunctionsThatAreNotThere) {
   EXPECT_EQ(program_->find("model.missing"), nullptr);
 }
 
-TEST_F(ScriptProgram, RunsOperatorsOfTheInterpreterButNoneThatWriteFiles) {
+TEST_F(ScriptProgram, RunsOperatorsOfTheInterpreterThatTheRuleAllows) {
   const auto interpreted = [&](const std::string& name, Stack stack) {
     PayloadWriter out;
     const auto inside = out.nest();
     out.tuple(stack.size());
     for (const c10::IValue& value : stack) write_ivalue(out, value);
     Delivery delivery(out.finish());
-    return start(program_->read(name, delivery.received), run_here_);
+    return start(program_->read(name, delivery.received, rule_), run_here_);
   };
+  const auto refusal = [&](const std::string& name, Stack stack) {
+    return message_of([&] { interpreted(name, std::move(stack)); });
+  };
+  constexpr const char* kRefused = "cannot be called by another node";
   EXPECT_EQ(interpreted("op:aten::add.int", {2, 3}).toInt(), 5);
-  EXPECT_TRUE(contains(message_of([&] {
-                         interpreted("op:aten::save", {1, "file"});
-                       }),
-                       "cannot be called by another node"));
-  EXPECT_TRUE(contains(message_of([&] { interpreted("op:prim::exit", {}); }),
-                       "cannot be called by another node"));
-  EXPECT_TRUE(contains(message_of([&] { interpreted("op:aten::no_such", {}); }), "no operator"));
+  EXPECT_TRUE(contains(refusal("op:aten::save", {1, "file"}), kRefused));
+  EXPECT_TRUE(contains(refusal("op:prim::exit", {}), kRefused));
+  EXPECT_TRUE(contains(refusal("op:aten::no_such", {}), "no operator"));
+
+  // It has no result, and must not have run when that is noticed.
+  ASSERT_TRUE(c10::GradMode::is_enabled());
+  EXPECT_TRUE(contains(refusal("op:aten::set_grad_enabled", {false}), kRefused));
+  EXPECT_TRUE(c10::GradMode::is_enabled());
+
+  rule_ = tensor::OperatorRule({"aten::sub"});
+  EXPECT_EQ(interpreted("op:aten::sub.int", {2, 3}).toInt(), -1);
+  EXPECT_TRUE(contains(refusal("op:aten::add.int", {2, 3}), kRefused));
 }
 
 // ------------------------------------------------------------------------------- classes
+
+TEST_F(ScriptProgram, KnowsRegisteredClassesUnlessToldOtherwise) {
+  const std::string name = "__torch__.torch.classes.quantized.LinearPackedParamsBase";
+  EXPECT_NE(program_->find_type(name), nullptr);
+  const Program careful(unit_, nullptr, Program::RegisteredClasses::Unknown);
+  EXPECT_EQ(careful.find_type(name), nullptr);
+  EXPECT_EQ(careful.find_type("shapes.Point"), point_);
+}
 
 TEST_F(ScriptProgram, InstancesOfClassesTravel) {
   EXPECT_EQ(called("model.has_x", {point(7)}).toInt(), 7);

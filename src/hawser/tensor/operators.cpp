@@ -28,9 +28,6 @@ constexpr std::array<std::string_view, 16> kTakesNumbersAsTensors = {
     "aten::divide",   "aten::divide_",   "aten::multiply",    "aten::multiply_",
     "aten::subtract", "aten::subtract_", "aten::true_divide", "aten::floor_divide"};
 
-// A peer that may run operators may not therefore read and write files.
-constexpr std::array<std::string_view, 1> kRefused = {"aten::from_file"};
-
 // How an argument list was made to fit; less is better.
 struct Effort {
   int conversions = 0;
@@ -349,14 +346,13 @@ MatchedOperator OperatorCatalog::match(std::string_view name, const std::vector<
   return {c10::toString(best.handle.operator_name()), std::move(best.fit.stack)};
 }
 
-std::vector<c10::IValue> run_operator(std::string_view name, std::vector<c10::IValue> stack) {
+std::vector<c10::IValue> run_operator(std::string_view name, std::vector<c10::IValue> stack,
+                                      const OperatorRule& rule) {
   const auto [base, overload] = split(name);
-  if (std::ranges::find(kRefused, base) != kRefused.end()) {
-    throw Error(ErrorKind::Refused, base + " cannot be called by another node");
-  }
   const auto handle = c10::Dispatcher::singleton().findSchema({base, overload.value_or("")});
   if (!handle) throw_unknown(name);
   const c10::FunctionSchema& schema = handle->schema();
+  rule.check(schema);
   if (stack.size() != schema.arguments().size()) {
     throw Error(ErrorKind::Invalid, in_words(schema) + ": expected " +
                                         std::to_string(schema.arguments().size()) +

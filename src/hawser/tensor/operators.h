@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hawser/base/guarded.h"
+#include "hawser/tensor/operator_rule.h"
 
 // Calling libtorch's own operators by name, without Python: "aten::add", or "aten::add.Tensor" to
 // name the overload. The caller chooses the overload and fills in the defaults, so that what
@@ -46,9 +47,10 @@ class OperatorCatalog {
 
 // Runs an operator on a complete stack and returns its results. The stack may come from a peer: it
 // is checked against the schema. Throws Error(Invalid) if it does not fit or there is no such
-// operator, Error(Refused) for operators that open files; what the operator itself throws passes
+// operator, Error(Refused) if the rule does not allow it; what the operator itself throws passes
 // through.
-std::vector<c10::IValue> run_operator(std::string_view name, std::vector<c10::IValue> stack);
+std::vector<c10::IValue> run_operator(std::string_view name, std::vector<c10::IValue> stack,
+                                      const OperatorRule& rule);
 
 // The value as a `type`, with the conversions above (numbers do not become tensors); nothing when
 // it is not one. Lists get the element type, which they may have lost on the way.

@@ -29,7 +29,7 @@ Args call(std::string_view name, const Args& args, const OperatorCatalog::Keywor
   PayloadReader in(delivery.received);
   Args stack = read_value<Args>(in);
   in.finish();
-  return run_operator(matched.name, std::move(stack));
+  return run_operator(matched.name, std::move(stack), OperatorRule());
 }
 
 std::string chosen(std::string_view name, const Args& args) {
@@ -108,7 +108,7 @@ TEST(Operators, RefusalsNameTheCandidates) {
 TEST(Operators, RunningChecksThePeersStack) {
   const auto kind_of = [](std::string_view name, Args stack) {
     try {
-      run_operator(name, std::move(stack));
+      run_operator(name, std::move(stack), OperatorRule());
     } catch (const Error& error) {
       return error.kind();
     }

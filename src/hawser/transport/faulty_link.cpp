@@ -1,6 +1,7 @@
 #include "hawser/transport/faulty_link.h"
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include "hawser/wire/message.h"
@@ -18,7 +19,14 @@ wire::InFrame received_form(const wire::OutFrame& frame) {
   return copy;
 }
 
+// Of the calls by which conductors of backward passes talk to each other (engine/wire_form.h), the
+// one whose kind can be named; empty for the others.
+std::string_view kind_of_autograd(std::string_view message) {
+  return message == "release" ? "CLEANUP_AUTOGRAD_CONTEXT_REQ" : std::string_view();
+}
+
 std::string_view kind_of_call(const wire::ReceivedCall& call) {
+  if (call.target == wire::TargetKind::Autograd) return kind_of_autograd(call.function);
   const bool scripted =
       call.target == wire::TargetKind::Operator || call.target == wire::TargetKind::Script;
   if (call.creates) return scripted ? "SCRIPT_REMOTE_CALL" : "PYTHON_REMOTE_CALL";
@@ -38,16 +46,29 @@ std::string_view kind_of_record(wire::RecordKind kind) {
   }
 }
 
-// What makes a message the same one when it is sent again.
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// What makes a message the same one when it is sent again: not the number, the time left or the
+// chain of a call, which are new each time.
 std::string identity_of(const wire::OutFrame& frame) {
   wire::InFrame copy = received_form(frame);
   const auto message = wire::decode(copy);
-  if (message.ok()) {
-    if (const auto* records = std::get_if<wire::References>(&message.value())) {
-      return "records " + std::to_string(records->first);
-    }
+  std::ostringstream identity;
+  if (const auto* records = std::get_if<wire::References>(&message.value())) {
+    identity << "records " << records->first;
+    return identity.str();
   }
-  return {reinterpret_cast<const char*>(frame.body.data()), frame.body.size()};
+  const auto& call = std::get<wire::ReceivedCall>(message.value());
+  identity << static_cast<int>(call.target) << ' ' << call.function << '\0';
+  if (call.subject) identity << call.subject->on << ':' << call.subject->local << ' ';
+  if (call.creates) identity << call.creates->ref_on << ':' << call.creates->ref_local << ' ';
+  for (const Buffer& segment : call.payload.segments) {
+    identity << std::hash<std::string_view>()(as_text(segment.bytes())) << ' ';
+  }
+  identity << as_text(call.payload.value);
+  return identity.str();
 }
 
 }  // namespace
@@ -76,7 +97,8 @@ std::vector<std::string_view> kinds_of(const wire::OutFrame& frame) {
     if (call->target == wire::TargetKind::Method && call->function.empty()) {
       return {"PYTHON_RREF_FETCH_CALL", "SCRIPT_RREF_FETCH_CALL"};
     }
-    return {kind_of_call(*call)};
+    const std::string_view kind = kind_of_call(*call);
+    return kind.empty() ? std::vector<std::string_view>() : std::vector{kind};
   }
   std::vector<std::string_view> kinds;
   for (const auto& record : std::get<wire::References>(message.value()).records) {

@@ -151,7 +151,7 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, Writte
   auto handle = machinery_->request(std::move(request), std::move(on_answer));
   if (call.on) machinery_->references().cancel_with(*call.on, use, handle);
   if (const CallContext* serving = current_call()) {
-    serving->on_cancel([handle] {
+    serving->call()->on_cancel([handle] {
       agent::Agent::cancel(
           handle, Error(ErrorKind::Cancelled, "the call that made this one was cancelled"));
     });
@@ -314,7 +314,7 @@ Future<void> Node::backward(autograd::ContextId context, const std::vector<at::T
   }
   auto done = autograd().backward(context, roots, options);
   if (serving) {
-    serving->on_cancel([done]() mutable { done.cancel(); });
+    serving->call()->on_cancel([done]() mutable { done.cancel(); });
   }
   return done;
 }

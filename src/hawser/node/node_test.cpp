@@ -28,6 +28,16 @@ ErrorKind kind_of(const std::function<void()>& action) {
   return ErrorKind::Invalid;
 }
 
+// Whether it becomes so in time.
+bool eventually(const std::function<bool()>& condition) {
+  const Deadline deadline = Deadline::after(SteadyClock(), 20s);
+  while (!condition()) {
+    if (deadline.passed(std::chrono::steady_clock::now())) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
 struct Point {
   double x = 0;
   std::int64_t y = 0;
@@ -130,6 +140,54 @@ TEST_P(TwoNodes, CancelReachesTheHandlerAndItsOwnCalls) {
   future.cancel();
   EXPECT_EQ(kind_of([&] { future.get(); }), ErrorKind::Cancelled);
   cancelled.wait();
+}
+
+// Neither those who enforce deadlines, nor close(), nor a function that waits to be told.
+TEST_P(TwoNodes, ACallbackThatBlocksHoldsUpNothingButItsLike) {
+  const auto may_return = std::make_shared<Event>(), told = std::make_shared<Event>();
+  b_.serve("blocks", [=](const CallContext& context) {
+    context.on_cancel([=] {
+      told->set();
+      may_return->sleep_until(Deadline::never());
+    });
+    may_return->sleep_until(Deadline::never());
+  });
+  b_.serve("looks", [](const CallContext& context) {
+    EXPECT_TRUE(eventually([&] { return context.cancelled(); }));
+  });
+  const auto call = [&](const char* function) {
+    return kind_of([&] { a_.call<void>({.to = "b", .timeout = 50ms}, function).get(); });
+  };
+  EXPECT_EQ(call("blocks"), ErrorKind::Timeout);
+  EXPECT_TRUE(told->sleep_until(Deadline::after(SteadyClock(), 20s)));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(call("looks"), ErrorKind::Timeout);
+  EXPECT_TRUE(eventually([&] { return b_.inspect().crew.running <= 1; }));
+  EXPECT_FALSE(b_.close(100ms));
+  may_return->set();
+}
+
+// All hands wait to be told.
+TEST_P(TwoNodes, CancelReachesHandlersThatHoldEveryThread) {
+  constexpr int kThreads = 4;
+  NodeOptions few = options("few");
+  few.limits.max_threads = kThreads;
+  Node node(std::move(few));
+  std::atomic<int> running{0}, told{0};
+  node.serve("hold", [&](const CallContext& context) {
+    const auto cancelled = std::make_shared<Event>();
+    context.on_cancel([&told, cancelled] {
+      ++told;
+      cancelled->set();
+    });
+    ++running;
+    cancelled->sleep_until(Deadline::after(SteadyClock(), 20s));
+  });
+  std::vector<Future<void>> calls;
+  for (int i = 0; i < kThreads - 1; ++i) calls.push_back(a_.call<void>("few", "hold"));
+  EXPECT_TRUE(eventually([&] { return running == kThreads - 1; }));
+  for (const auto& call : calls) call.cancel();
+  EXPECT_TRUE(node.close(20s));
+  EXPECT_EQ(told, kThreads - 1);
 }
 
 TEST_P(TwoNodes, NestedCallsToAnyDepth) {

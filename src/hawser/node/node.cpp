@@ -5,9 +5,12 @@
 #include <c10/util/Backtrace.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 
 #include "hawser/base/guarded.h"
 #include "hawser/base/log.h"
+#include "hawser/base/process_forks.h"
 #include "hawser/engine/current_context.h"
 #include "hawser/node/machinery.h"
 #include "hawser/node/scripts.h"
@@ -16,10 +19,22 @@ namespace hawser {
 namespace {
 
 // The nodes of this process that are open, oldest first. Owns nothing and no thread; never
-// destroyed, because nodes may be closed while the process exits.
+// destroyed, because nodes may be closed while the process exits. A forked child begins with a list
+// of its own: the nodes of its parent are none of its, and another thread may have held their lock.
 Guarded<std::vector<Node*>>& open_nodes() {
-  static auto* const nodes = new Guarded<std::vector<Node*>>;
-  return *nodes;
+  struct List {
+    const std::uint64_t fork_depth;
+    Guarded<std::vector<Node*>> nodes{};
+  };
+  static std::atomic<List*> current{nullptr};
+  List* list = current.load(std::memory_order_acquire);
+  while (!list || list->fork_depth != fork_depth()) {
+    auto own = std::make_unique<List>(fork_depth());
+    if (current.compare_exchange_strong(list, own.get(), std::memory_order_acq_rel)) {
+      list = own.release();
+    }
+  }
+  return list->nodes;
 }
 
 }  // namespace
@@ -271,6 +286,7 @@ std::shared_ptr<RefHandle> Node::keep(std::shared_ptr<Kept> value, std::string o
 }
 
 Found Node::find_local(const RefHandle& handle, Duration timeout) {
+  machinery_->refuse_if_inherited();
   if (!handle.is_owner()) {
     throw Error(ErrorKind::Invalid,
                 "the value is on '" + handle.owner() + "', not here: fetch() it");

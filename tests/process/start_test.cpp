@@ -273,6 +273,19 @@ TEST_F(RendezvousHost, IsKilledAndTheOthersGoOn) {
   expect_others_go_on();
 }
 
+TEST_F(RendezvousHost, IsKilledAndTheOthersLeaveTogether) {
+  connect_all();
+  host_.process().kill();
+  host_.process().wait();
+  first_.channel().tell("shutdown");
+  EXPECT_EQ(second_.call_all({"rank1"}), 1u);
+  second_.channel().tell("shutdown");
+  for (Worker* each : {&first_, &second_}) {
+    each->channel().expect("left");
+    EXPECT_EQ(each->process().wait(), (Ending{.code = 0, .signal = {}}));
+  }
+}
+
 TEST_F(RendezvousHost, StandsStillAndTheOthersGoOn) {
   connect_all();
   host_.process().stop();

@@ -271,7 +271,7 @@ void Agent::look_up(const std::shared_ptr<Peer>& peer) {
 
 void Agent::found(const std::shared_ptr<Peer>& peer, Result<std::optional<Card>> card) {
   if (closing()) return;
-  if (!card.ok()) return seek_again(peer, "the directory answers: " + card.error().message());
+  if (!card.ok()) return directory_failed(peer, card.error());
   std::optional<Error> lost;
   bool there = false, arriving = false;
   {
@@ -295,6 +295,22 @@ void Agent::found(const std::shared_ptr<Peer>& peer, Result<std::optional<Card>>
   if (arriving) return seek_again(peer, "its connection to this node is being made");
   if (!there) return seek_again(peer, "nobody of that name has joined the world");
   try_transport(peer, std::move(*card.value()), 0);
+}
+
+// Calls wait for it to come back. Not for somebody who was here and is lost; and who only wants to
+// reach the peer, as leaving together does, is told some day.
+void Agent::directory_failed(const std::shared_ptr<Peer>& peer, const Error& why) {
+  std::optional<Error> lost;
+  {
+    auto state = peer->state.lock();
+    if (!state->session) lost = state->loss;
+    if (!lost && state->waiting.empty() && ++state->attempts >= kAttempts) {
+      lost.emplace(ErrorKind::PeerLost,
+                   quoted(peer->name) + " cannot be looked up: " + why.message());
+    }
+  }
+  if (lost) return give_up(peer, *lost);
+  seek_again(peer, "the directory answers: " + why.message());
 }
 
 void Agent::seek_again(const std::shared_ptr<Peer>& peer, std::string waiting_for) {

@@ -193,6 +193,7 @@ class Agent final : public transport::Host, public SessionEvents {
   void send_waiting(const std::shared_ptr<Peer>& peer, const std::shared_ptr<Session>& session);
   void look_up(const std::shared_ptr<Peer>& peer);
   void found(const std::shared_ptr<Peer>& peer, Result<std::optional<Card>> card);
+  void directory_failed(const std::shared_ptr<Peer>& peer, const Error& why);
   void try_transport(const std::shared_ptr<Peer>& peer, Card card, std::size_t which);
   void connected(const std::shared_ptr<Peer>& peer, Card card, std::size_t which,
                  transport::ConnectOutcome outcome);

@@ -52,6 +52,9 @@ class C10dStore final : public agent::WorldStore {
       return std::string(value.begin(), value.end());
     });
   }
+  bool has_all(const std::vector<std::string>& keys) override {
+    return translated([&] { return store_->check(keys); });
+  }
   void set(const std::string& key, const std::string& value) override {
     translated([&] { store_->set(key, std::vector<std::uint8_t>(value.begin(), value.end())); });
   }

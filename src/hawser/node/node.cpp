@@ -399,7 +399,7 @@ std::optional<std::uint32_t> Node::look_up(std::string_view name, Duration timeo
 void Node::shutdown(Duration timeout) {
   if (closed()) return;
   constexpr Duration kPatience = std::chrono::seconds(5);
-  const Deadline deadline = Deadline::after(machinery_->clock(), timeout);
+  const Deadline deadline = machinery_->leaving_deadline(timeout);
   depart(timeout);
   release_references(std::min(kPatience, deadline.remaining(machinery_->clock().now())));
   for (const std::string& leak : machinery_->references().describe_leaks()) {
@@ -416,8 +416,7 @@ bool Node::release_references(Duration timeout) {
 
 void Node::depart(Duration timeout) {
   machinery_->refuse_if_inherited();
-  const Deadline deadline = Deadline::after(machinery_->clock(), timeout);
-  if (!machinery_->depart(deadline)) {
+  if (!machinery_->depart(machinery_->leaving_deadline(timeout))) {
     std::string missing;
     for (const auto& name : machinery_->departure_waits_for()) {
       missing += (missing.empty() ? "" : ", ") + name;

@@ -1,4 +1,5 @@
 // Starting: in vain, together, late, and several in one process.
+#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <future>
@@ -48,6 +49,15 @@ INSTANTIATE_TEST_SUITE_P(
                       o.world_size = 2;
                     },
                     ErrorKind::Timeout, "cannot be reached"},
+        FailedStart{"NoSuchPort",
+                    [](NodeOptions& o) {
+                      ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+                      ::setenv("MASTER_PORT", "65537", 1);
+                      o.rendezvous = "env://";
+                      o.rank = 0;
+                      o.world_size = 1;
+                    },
+                    ErrorKind::Invalid, "65537"},
         FailedStart{"UnknownTransport", [](NodeOptions& o) { o.transports = {"pigeon"}; },
                     ErrorKind::Invalid, "pigeon"},
         FailedStart{"NoTransport", [](NodeOptions& o) { o.transports = {}; }, ErrorKind::Invalid,

@@ -204,6 +204,7 @@ class Agent final : public transport::Host, public SessionEvents {
   void seek_again(const std::shared_ptr<Peer>& peer, std::string waiting_for);
   void give_up(const std::shared_ptr<Peer>& peer, const Error& why);
   void rejoin(const std::string& told_by);
+  std::optional<wire::Refusal> object_to(const wire::Hello& stranger);
   void probe(const std::shared_ptr<Session>& session);
 
   void sweep();

@@ -96,6 +96,12 @@ std::uint32_t parse_number(const std::string& url, const std::string& text) {
   return value;
 }
 
+std::uint16_t parse_port(const std::string& url, const std::string& text) {
+  const std::uint32_t port = parse_number(url, text);
+  if (port == 0 || port > 65535) unusable(url, "the port must be between 1 and 65535, got " + text);
+  return static_cast<std::uint16_t>(port);
+}
+
 std::optional<std::uint32_t> number_variable(const std::string& url, const char* name) {
   const char* value = std::getenv(name);
   if (!value || !*value) return std::nullopt;
@@ -153,9 +159,7 @@ HostPort split_host_port(const std::string& url, std::string_view text) {
   if (colon == std::string_view::npos || colon == 0) unusable(url, "expected host:port");
   std::string host(text.substr(0, colon));
   if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  const std::uint32_t port = parse_number(url, std::string(text.substr(colon + 1)));
-  if (port == 0 || port > 65535) unusable(url, "the port must be between 1 and 65535");
-  return {std::move(host), static_cast<std::uint16_t>(port)};
+  return {std::move(host), parse_port(url, std::string(text.substr(colon + 1)))};
 }
 
 }  // namespace
@@ -183,8 +187,7 @@ std::shared_ptr<WorldStore> open_rendezvous(const std::string& url, RendezvousOp
     if (!options.rank) options.rank = number_variable(url, "RANK");
     if (!options.world_size) options.world_size = number_variable(url, "WORLD_SIZE");
     const std::string host = required_variable(url, "MASTER_ADDR");
-    const auto port =
-        static_cast<std::uint16_t>(parse_number(url, required_variable(url, "MASTER_PORT")));
+    const std::uint16_t port = parse_port(url, required_variable(url, "MASTER_PORT"));
     const char* launcher = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
     const bool launcher_hosts = launcher && std::string_view(launcher) == "True";
     return open_tcp(url, host, port, !launcher_hosts && options.rank == 0, options.timeout);

@@ -34,6 +34,14 @@ std::string use_in_child(Inheritance& inherited) {
     found += " " + std::string(to_string(error.kind()));
   }
   found += inherited.held.done() ? " done" : " pending";
+  try {
+    inherited.held.cancel();
+    inherited.held.get();
+    found += " got";
+  } catch (const Error& error) {
+    found += " " + std::string(to_string(error.kind()));
+  }
+  found += Node::find_current() ? " current" : " nobody";
   inherited.received.reset();
   inherited.node->close();
   inherited.node.reset();
@@ -44,7 +52,8 @@ std::string use_in_child(Inheritance& inherited) {
 std::string join_in_child(NodeOptions options) {
   options.name = "child";
   Node node(std::move(options));
-  return node.call<void>("peer", "greet").wait().ok() ? "works" : "fails";
+  const bool is_current = &Node::current() == &node;
+  return is_current && node.call<void>("peer", "greet").wait().ok() ? "works" : "fails";
 }
 
 [[noreturn]] void live_as_child(Inheritance& inherited, const NodeOptions& options, int voice) {
@@ -102,16 +111,19 @@ TEST_P(Forked, TheChildCanDoNothingAndKeepsNothingOpen) {
   Process parent({.role = "forker", .arguments = to_arguments(options("parent"))});
   std::istringstream report(parent.channel().expect("child "));
   pid_t child = 0;
-  std::string state, called, future, own_node;
-  report >> child >> state >> called >> future >> own_node;
+  std::string state, called, future, waited, current, own_node;
+  report >> child >> state >> called >> future >> waited >> current >> own_node;
   EXPECT_EQ(state, "closed");
   EXPECT_EQ(called, "Invalid");
   EXPECT_EQ(future, "pending");
+  EXPECT_EQ(waited, "Invalid");
+  EXPECT_EQ(current, "nobody");
   EXPECT_EQ(own_node, "works");
   EXPECT_EQ(parent.output(), "");
 
   parent.channel().tell("go on");
   parent.channel().expect("unharmed");
+  EXPECT_FALSE(cancelled.happened()) << "the call is the parent's";
   EXPECT_EQ(peer_of(peer, "parent").state, "connected");
 
   const auto killed = Clock::now();

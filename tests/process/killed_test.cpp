@@ -1,6 +1,8 @@
 // kill -9, and other ways to end without a word.
 #include <ATen/ops/ones.h>
 
+#include <atomic>
+
 #include "process/world.h"
 
 namespace hawser::testing {
@@ -12,6 +14,10 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
 class Killed : public OverTransports {
  protected:
+  static std::ptrdiff_t open_files() {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return std::distance(begin(files), end(files));
+  }
   // It fails with PeerLost, and `since` is a moment ago.
   template <class T>
   void expect_lost_at_once(const Future<T>& call, const Worker& callee, Clock::time_point since) {
@@ -117,6 +123,37 @@ TEST_P(Killed, CallerIsMissedByTheHandlerAndNotByOthers) {
   EXPECT_TRUE(callee.close(kPatience));
 }
 
+// Part of it has arrived, and the rest never will. In shared memory there is no such part: a tensor
+// is announced when it is complete.
+TEST_P(Killed, CallerWhileItSendsALargeTensor) {
+  if (GetParam() != std::string("tcp")) GTEST_SKIP();
+  Node callee(options("callee"));
+  std::atomic<int> served{0};
+  callee.serve("echo", [&](at::Tensor x) {
+    ++served;
+    return x;
+  });
+  callee.serve("add", [](std::int64_t a, std::int64_t b) { return a + b; });
+  Worker other(options("other"));
+  EXPECT_EQ(other.call_all({"callee"}), 1u);
+  Worker caller(options("caller"));
+  const auto files_before = open_files();
+  const auto lent_before = callee.inspect().memory.bytes_lent;
+
+  EXPECT_EQ(caller.call_all({"callee"}), 1u);
+  const auto received = [&] { return peer_of(callee, "caller").traffic.bytes_received; };
+  const auto received_before = received();
+  caller.channel().tell("send callee " + std::to_string(256 * kMiB));
+  EXPECT_TRUE(eventually([&] { return received() > received_before + kMiB; }));
+  caller.process().kill();
+  EXPECT_TRUE(eventually([&] { return peer_of(callee, "caller").state == "lost"; }));
+  EXPECT_EQ(served, 0);
+  EXPECT_EQ(other.call_all({"callee"}), 1u);
+  EXPECT_TRUE(eventually([&] { return callee.inspect().memory.bytes_lent <= lent_before; }))
+      << callee.inspect().memory.bytes_lent << " bytes";
+  EXPECT_TRUE(eventually([&] { return open_files() <= files_before; })) << open_files() << " files";
+}
+
 // It is connected to, and does not answer: it stands still.
 TEST_P(Killed, CalleeWhileItIsBeingConnectedTo) {
   Node caller(options("caller"));
@@ -188,10 +225,6 @@ TEST_P(Killed, WhileTheConnectionIsMade) {
   Node survivor(options("survivor"));
   Worker steady(options("steady"));
   survivor.call<std::int64_t>("steady", "add", 1, 2).get();
-  const auto open_files = [] {
-    const std::filesystem::directory_iterator files("/proc/self/fd");
-    return std::distance(begin(files), end(files));
-  };
   const auto before = open_files();
   int killed = 0;
   for (int step = 1; step <= kSteps; ++step) {

@@ -1,4 +1,5 @@
 // Starting: in vain, together, late, and several in one process.
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +54,15 @@ INSTANTIATE_TEST_SUITE_P(
                       o.world_size = 2;
                     },
                     ErrorKind::Timeout, "cannot be reached"},
+        FailedStart{"NoSuchPort",
+                    [](NodeOptions& o) {
+                      ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+                      ::setenv("MASTER_PORT", "65537", 1);
+                      o.rendezvous = "env://";
+                      o.rank = 0;
+                      o.world_size = 1;
+                    },
+                    ErrorKind::Invalid, "65537"},
         FailedStart{"UnknownTransport", [](NodeOptions& o) { o.transports = {"pigeon"}; },
                     ErrorKind::Invalid, "pigeon"},
         FailedStart{"NoTransport", [](NodeOptions& o) { o.transports = {}; }, ErrorKind::Invalid,
@@ -332,6 +342,19 @@ TEST_F(RendezvousHost, IsKilledAndTheOthersGoOn) {
   host_.process().kill();
   host_.process().wait();
   expect_others_go_on();
+}
+
+TEST_F(RendezvousHost, IsKilledAndTheOthersLeaveTogether) {
+  connect_all();
+  host_.process().kill();
+  host_.process().wait();
+  first_.channel().tell("shutdown");
+  EXPECT_EQ(second_.call_all({"rank1"}), 1u);
+  second_.channel().tell("shutdown");
+  for (Worker* each : {&first_, &second_}) {
+    each->channel().expect("left");
+    EXPECT_EQ(each->process().wait(), (Ending{.code = 0, .signal = {}}));
+  }
 }
 
 TEST_F(RendezvousHost, StandsStillAndTheOthersGoOn) {

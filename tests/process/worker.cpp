@@ -188,6 +188,11 @@ int work(Channel& test, const std::vector<std::string>& arguments) {
       test.tell("answered " + std::to_string(call_all(*node, words)));
     } else if (verb == "make") {
       make_many(*node, test, words);
+    } else if (verb == "send") {
+      std::string peer;
+      std::int64_t bytes = 0;
+      words >> peer >> bytes;
+      node->call<at::Tensor>(peer, "echo", at::full({bytes}, 7, at::kByte));
     } else if (verb == "incarnation") {
       test.tell("incarnation " + std::to_string(node->inspect().incarnation));
     } else if (verb == "shutdown") {

@@ -271,7 +271,7 @@ void Agent::look_up(const std::shared_ptr<Peer>& peer) {
 
 void Agent::found(const std::shared_ptr<Peer>& peer, Result<std::optional<Card>> card) {
   if (closing()) return;
-  if (!card.ok()) return seek_again(peer, "the directory answers: " + card.error().message());
+  if (!card.ok()) return directory_failed(peer, card.error());
   std::optional<Error> lost;
   bool there = false, arriving = false;
   {
@@ -295,6 +295,22 @@ void Agent::found(const std::shared_ptr<Peer>& peer, Result<std::optional<Card>>
   if (arriving) return seek_again(peer, "its connection to this node is being made");
   if (!there) return seek_again(peer, "nobody of that name has joined the world");
   try_transport(peer, std::move(*card.value()), 0);
+}
+
+// Calls wait for it to come back. Not for somebody who was here and is lost; and who only wants to
+// reach the peer, as leaving together does, is told some day.
+void Agent::directory_failed(const std::shared_ptr<Peer>& peer, const Error& why) {
+  std::optional<Error> lost;
+  {
+    auto state = peer->state.lock();
+    if (!state->session) lost = state->loss;
+    if (!lost && state->waiting.empty() && ++state->attempts >= kAttempts) {
+      lost.emplace(ErrorKind::PeerLost,
+                   quoted(peer->name) + " cannot be looked up: " + why.message());
+    }
+  }
+  if (lost) return give_up(peer, *lost);
+  seek_again(peer, "the directory answers: " + why.message());
 }
 
 void Agent::seek_again(const std::shared_ptr<Peer>& peer, std::string waiting_for) {
@@ -453,7 +469,10 @@ void Agent::rejoin(const std::string& told_by) {
     if (joined.ok() && on_rejoined && !closing()) on_rejoined(joined.value().incarnation);
     auto self = self_.lock();
     self->rejoining = false;
-    if (!joined.ok()) return;  // the next refusal tries again
+    if (!joined.ok()) {  // the next refusal tries again
+      log::Line(log::Level::Warning, "agent") << "cannot rejoin: " << joined.error().message();
+      return;
+    }
     self->card = joined.value();
     self->identity.incarnation = self->card.incarnation;
   });
@@ -470,10 +489,18 @@ std::optional<wire::Refusal> Agent::admit(const wire::Hello& stranger) {
   using Reason = wire::RefusalReason;
   if (closing()) return wire::Refusal{Reason::Closing, "the node is closing"};
   if (!self_.lock()->started) return wire::Refusal{Reason::Busy, "the node is starting"};
-  const std::string self = self_.lock()->identity.name;
-  if (stranger.from == self) return wire::Refusal{Reason::WrongName, "that is my own name"};
+  if (stranger.from == self_.lock()->identity.name) {
+    return wire::Refusal{Reason::WrongName, "that is my own name"};
+  }
+  return std::nullopt;
+}
+
+// Whether there is, or should be, another connection to the same node, or a later life of it.
+std::optional<wire::Refusal> Agent::object_to(const wire::Hello& stranger) {
+  using Reason = wire::RefusalReason;
   const auto known = find_peer(stranger.from);
   if (!known) return std::nullopt;
+  const std::string self = self_.lock()->identity.name;
   auto state = known->state.lock();
   if (Peer::is_stale(*state, stranger.incarnation)) {
     return wire::Refusal{Reason::DeclaredLost,
@@ -510,6 +537,7 @@ void Agent::probe(const std::shared_ptr<Session>& session) {
 // On the control thread, as found() is: nothing comes between the two steps.
 std::optional<wire::Refusal> Agent::welcome(const wire::Hello& stranger) {
   if (auto refusal = admit(stranger)) return refusal;
+  if (auto refusal = object_to(stranger)) return refusal;
   peer(stranger.from)->state.lock()->arriving =
       Deadline::after(out_.clock, options_.connect_timeout);
   return std::nullopt;

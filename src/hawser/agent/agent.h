@@ -194,6 +194,7 @@ class Agent final : public transport::Host, public SessionEvents {
   void send_waiting(const std::shared_ptr<Peer>& peer, const std::shared_ptr<Session>& session);
   void look_up(const std::shared_ptr<Peer>& peer);
   void found(const std::shared_ptr<Peer>& peer, Result<std::optional<Card>> card);
+  void directory_failed(const std::shared_ptr<Peer>& peer, const Error& why);
   void try_transport(const std::shared_ptr<Peer>& peer, Card card, std::size_t which);
   void connected(const std::shared_ptr<Peer>& peer, Card card, std::size_t which,
                  transport::ConnectOutcome outcome);
@@ -204,6 +205,7 @@ class Agent final : public transport::Host, public SessionEvents {
   void seek_again(const std::shared_ptr<Peer>& peer, std::string waiting_for);
   void give_up(const std::shared_ptr<Peer>& peer, const Error& why);
   void rejoin(const std::string& told_by);
+  std::optional<wire::Refusal> object_to(const wire::Hello& stranger);
   void probe(const std::shared_ptr<Session>& session);
 
   void sweep();

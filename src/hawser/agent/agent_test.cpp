@@ -286,7 +286,8 @@ TEST_F(AgentTest, ALateAttemptLeavesALiveConnectionAlone) {
   hello.from = "b";
   hello.incarnation = b_.agent->incarnation();
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(a_.agent->admit(hello).value().reason, wire::RefusalReason::Duplicate);
+    EXPECT_FALSE(a_.agent->admit(hello)) << "told to somebody who has proved nothing";
+    EXPECT_EQ(a_.agent->welcome(hello).value().reason, wire::RefusalReason::Duplicate);
     run(1500ms);
   }
   EXPECT_TRUE(a_.answers.empty());

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "hawser/base/log.h"
+#include "hawser/base/process_forks.h"
 
 namespace hawser::agent {
 namespace {
@@ -86,6 +87,7 @@ class SignalsBlocked {
 Crew::Crew(std::shared_ptr<transport::Doorbell> bell, std::shared_ptr<transport::PollSet> set,
            CrewOptions options)
     : options_(options),
+      fork_depth_(fork_depth()),
       bell_(std::move(bell)),
       set_(std::move(set)),
       spinner_(options.spin_limit) {
@@ -96,6 +98,11 @@ Crew::Crew(std::shared_ptr<transport::Doorbell> bell, std::shared_ptr<transport:
 }
 
 Crew::~Crew() = default;
+
+void Crew::refuse_if_inherited() const {
+  if (fork_depth() == fork_depth_) return;
+  throw Error(ErrorKind::Invalid, "the node belongs to the parent process");
+}
 
 void Crew::start() {
   auto roster = roster_.lock();
@@ -117,6 +124,15 @@ bool Crew::stop(Deadline deadline) {
     queued_.store(0, std::memory_order_seq_cst);
     bell_->ring();
     summons_.notify_all();
+  }
+  // Before anybody is waited for, who may be waiting for just this.
+  for (auto& task : unrun) {
+    post_beside([task = std::move(task)] {
+      task->refuse(Error(ErrorKind::Invalid, "the node is closed"));
+    });
+  }
+  {
+    auto roster = roster_.lock();
     const auto others_ended = [&] {
       return std::all_of(roster->hands.begin(), roster->hands.end(),
                          [](const Hand& hand) { return hand.id == std::this_thread::get_id(); });
@@ -135,8 +151,73 @@ bool Crew::stop(Deadline deadline) {
     }
   }
   for (std::thread& thread : finished) thread.join();
-  for (auto& task : unrun) task->refuse(Error(ErrorKind::Invalid, "the node is closed"));
-  return all_ended;
+  return stop_beside(deadline) && all_ended;
+}
+
+// ------------------------------------------------------------------------------- beside the hands
+
+void Crew::post_beside(UniqueFunction<void()> task) {
+  {
+    auto beside = beside_.lock();
+    if (!beside->stopping) {
+      try {
+        if (!beside->thread.joinable()) {
+          const SignalsBlocked here;
+          beside->thread = std::thread([self = shared_from_this()] {
+            ::pthread_setname_np(::pthread_self(), "hawser-beside");
+            self->work_beside();
+          });
+          beside->id = beside->thread.get_id();
+        }
+        beside->tasks.push_back(std::move(task));
+        beside_changed_.notify_all();
+        return;
+      } catch (const std::system_error& refused) {
+        log::Line(log::Level::Warning, "agent") << "cannot start a thread: " << refused.what();
+      }
+    }
+  }
+  task();
+}
+
+void Crew::work_beside() {
+  auto beside = beside_.lock();
+  for (;;) {
+    beside_changed_.wait(beside, [&] { return beside->stopping || !beside->tasks.empty(); });
+    if (beside->tasks.empty()) break;
+    UniqueFunction<void()> task = std::move(beside->tasks.front());
+    beside->tasks.pop_front();
+    beside.unlock();
+    try {
+      task();
+    } catch (...) {
+      log_thrown();
+    }
+    task = nullptr;
+    beside.lock();
+  }
+  beside->ended = true;
+  beside_changed_.notify_all();
+}
+
+// False when something was still running at the deadline; it is left behind then.
+bool Crew::stop_beside(Deadline deadline) {
+  std::thread thread;
+  bool ended = true;
+  {
+    auto beside = beside_.lock();
+    beside->stopping = true;
+    beside_changed_.notify_all();
+    if (beside->id == std::thread::id()) return true;
+    const bool is_itself = beside->id == std::this_thread::get_id();
+    if (!is_itself) {
+      ended = beside_changed_.wait_until(beside, deadline, [&] { return beside->ended; });
+    }
+    thread = std::move(beside->thread);
+    if (thread.joinable() && (is_itself || !ended)) thread.detach();
+  }
+  if (thread.joinable()) thread.join();
+  return ended;
 }
 
 // ------------------------------------------------------------------------------- hands
@@ -441,6 +522,7 @@ bool Crew::had_request_within(std::int64_t ns) const {
 }
 
 bool Crew::wait(Event& event, Deadline deadline) {
+  refuse_if_inherited();
   const Helper* const helper = this_helper();
   do {
     if (look_on(event, deadline)) return true;
@@ -460,6 +542,7 @@ bool Crew::look_on(Event& event, Deadline deadline) {
 }
 
 bool Crew::sleep(Event& event, Deadline deadline) {
+  refuse_if_inherited();
   if (event.happened()) return true;
   give_back_lent_seat();
   return event.sleep_until(deadline);

@@ -48,7 +48,9 @@ struct CrewStats {
 //           whoever returns from user code looks at the queue. A request whose chain of calls
 //           already holds a hand is then refused with Overloaded: waiting for a thread could be
 //           waiting for itself.
-//   CREW-3  Everything submitted is run or refused, once. After stop() it is refused.
+//   CREW-3  Everything submitted is run or refused, once. After stop() it is refused: what stop()
+//           finds on a thread beside the hands, so that it need not wait for user code longer than
+//           it is to; later, where it is submitted.
 //   CREW-4  What a task leaves behind with post_last() is run by its own hand, after it has
 //           returned and everything it owned is gone; no other hand is woken for it.
 //   CREW-5  A thread that waits runs nothing (CALL-1), unless it is a helper: then it runs what it
@@ -56,7 +58,8 @@ struct CrewStats {
 //           run when it goes to sleep.
 //
 // Thread-safe. The threads share ownership: one whose handler does not return in time is left
-// behind by stop() and ends when it returns.
+// behind by stop() and ends when it returns. A forked child of the process has none of them: it may
+// not wait here.
 class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
  public:
   Crew(std::shared_ptr<transport::Doorbell> bell, std::shared_ptr<transport::PollSet> set,
@@ -77,12 +80,16 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   // As post(), for the end of a task that has nothing more to do than to return (CREW-4): nobody
   // sees to `task` before that. On other threads it is post(). `task` should be brief.
   void post_last(UniqueFunction<void()> task);
+  void post_beside(UniqueFunction<void()> task) override;
   bool wait(Event& event, Deadline deadline) override;
   // As wait() without moving bytes, for what takes work on other threads: they read what arrives
   // for it, and need not have it handed over.
   bool sleep(Event& event, Deadline deadline);
   // As wait(), for as long as looking on is worth more than sleeping; false when it is no longer.
-  bool look_on(Event& event) { return look_on(event, Deadline::never()); }
+  bool look_on(Event& event) {
+    refuse_if_inherited();
+    return look_on(event, Deadline::never());
+  }
 
   // Replies that this node is waiting for; a waiter then comes back to poll soon.
   void expect_reply() { replies_expected_.fetch_add(1, std::memory_order_relaxed); }
@@ -151,6 +158,19 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
     bool seat_closed = false;  // stop() has it, for good
   };
 
+  // What runs beside the hands, on a thread that is started for the first of it.
+  struct Beside {
+    std::deque<UniqueFunction<void()>> tasks;
+    std::thread thread;
+    std::thread::id id{};  // also after the thread has been detached
+    bool stopping = false;
+    bool ended = false;
+  };
+  void work_beside();
+  bool stop_beside(Deadline deadline);
+
+  void refuse_if_inherited() const;
+
   // Hands.
   bool spawn(Roster& roster);
   void work(Hand& hand);
@@ -204,6 +224,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   TimePoint attentive_until() const { return attentive_until_.load(std::memory_order_relaxed); }
 
   const CrewOptions options_;
+  const std::uint64_t fork_depth_;
   const std::shared_ptr<transport::Doorbell> bell_;
   const std::shared_ptr<transport::PollSet> set_;
   Seat seat_;
@@ -215,6 +236,8 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   };
   Guarded<Ticking> ticking_;
 
+  Guarded<Beside> beside_;
+  Condition beside_changed_;
   mutable Guarded<Roster> roster_;
   Condition summons_;
   Condition ended_;                           // a hand, or the use of the seat while stopping

@@ -432,6 +432,35 @@ TEST(Crew, AStuckHandlerOutlivesTheNode) {
   ended.wait();
 }
 
+TEST(Crew, RunsBesideTheHandsWhatTheyAllWaitFor) {
+  TestNode node({.max_threads = 2});
+  Event told;
+  std::latch ended(1);
+  node.request(task([&] {
+    EXPECT_TRUE(told.sleep_until(Deadline::after(SteadyClock(), std::chrono::seconds(20))));
+    ended.count_down();
+  }));
+  node.crew().post_beside([&] { told.set(); });
+  ended.wait();
+}
+
+TEST(Crew, StopLeavesBehindWhatDoesNotReturnBesideTheHands) {
+  TestNode node;
+  Event may_end;
+  std::latch runs(1);
+  std::atomic<bool> ran{false};
+  node.crew().post_beside([&] {
+    runs.count_down();
+    may_end.sleep_until(Deadline::never());
+  });
+  node.crew().post_beside([&] { ran = true; });
+  runs.wait();
+  EXPECT_FALSE(node.crew().stop(soon()));
+  may_end.set();
+  EXPECT_TRUE(node.crew().stop(Deadline::never()));
+  EXPECT_TRUE(ran);
+}
+
 TEST(Crew, AHandlerMayStopItsOwnCrew) {
   TestNode node;
   Event stopped;

@@ -5,6 +5,7 @@
 
 #include "hawser/base/fault.h"
 #include "hawser/base/log.h"
+#include "hawser/base/process_forks.h"
 #include "hawser/base/step.h"
 
 namespace hawser::agent {
@@ -42,7 +43,8 @@ Error timeout_error(const OutstandingCall& call, const std::string& peer) {
 Session::Session(std::shared_ptr<transport::Link> link, const Clock& clock, const Limits& limits,
                  FailureDetectorOptions detector, RequestHandler& handler, SessionEvents& events,
                  std::shared_ptr<void> keep_alive)
-    : keep_alive_(std::move(keep_alive)),
+    : fork_depth_(fork_depth()),
+      keep_alive_(std::move(keep_alive)),
       link_(std::move(link)),
       clock_(clock),
       limits_(limits),
@@ -125,7 +127,9 @@ void Session::complete(CallId id, Answer&& answer) {
   call->on_answer(std::move(answer));
 }
 
+// Not in a forked child: the call, and the connection, are its parent's.
 void Session::cancel(CallId id, const Error& why) {
+  if (fork_depth() != fork_depth_) return;
   std::optional<OutstandingCall> call = take(id);
   if (!call) return;
   send(wire::encode(wire::Cancel{id}));

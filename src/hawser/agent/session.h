@@ -156,6 +156,7 @@ class Session final : public transport::FrameSink,
   std::uint64_t calls_so_far() const;
   Error lost_error(const std::string& why) const;
 
+  const std::uint64_t fork_depth_;
   const std::shared_ptr<void> keep_alive_;  // what the references below point into; dies last
   const std::shared_ptr<transport::Link> link_;
   const Clock& clock_;

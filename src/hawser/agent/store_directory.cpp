@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <charconv>
 #include <deque>
 #include <sstream>
@@ -12,6 +13,13 @@
 
 namespace hawser::agent {
 namespace {
+
+// Between looks for members that have not joined: while nobody asks for them, and once somebody
+// has.
+constexpr Duration kFirstLook = std::chrono::milliseconds(50);
+constexpr Duration kLongestRest = std::chrono::seconds(1);
+constexpr Duration kFirstLookWhenAsked = std::chrono::milliseconds(5);
+constexpr Duration kLongestRestWhenAsked = std::chrono::milliseconds(200);
 
 constexpr char kHex[] = "0123456789abcdef";
 
@@ -35,6 +43,8 @@ Number parse_number(const std::string& text) {
   }
   return value;
 }
+
+std::string key_of(std::uint32_t rank) { return "rank/" + std::to_string(rank); }
 
 // Numbered over the whole world: an incarnation is nobody else's, whatever the ranks and names.
 Card publish(WorldStore& store, Card card) {
@@ -73,6 +83,12 @@ struct StoreDirectory::Shared {
     std::deque<UniqueFunction<void(WorldStore&)>> questions;
     bool stopping = false;
     bool ended = false;
+
+    std::uint32_t world_size = 0;  // 0: its members are not looked for
+    Roll roll;
+    bool asked_for = false;
+    Deadline next_look = Deadline::never();
+    Duration rest = kFirstLook;
   };
 
   void answer_questions() {
@@ -80,15 +96,65 @@ struct StoreDirectory::Shared {
       UniqueFunction<void(WorldStore&)> question;
       {
         auto held = state.lock();
-        changed.wait(held, [&] { return held->stopping || !held->questions.empty(); });
-        if (held->questions.empty()) break;
-        question = std::move(held->questions.front());
-        held->questions.pop_front();
+        changed.wait_until(held, held->next_look, [&] {
+          return held->stopping || !held->questions.empty() ||
+                 held->next_look.passed(std::chrono::steady_clock::now());
+        });
+        if (!held->questions.empty()) {
+          question = std::move(held->questions.front());
+          held->questions.pop_front();
+        } else if (held->stopping) {
+          break;
+        }
       }
-      question(*store);
+      if (question) {
+        question(*store);
+      } else {
+        look_for_members();
+      }
     }
     state.lock()->ended = true;
     changed.notify_all();
+  }
+
+  void look_for_members() {
+    std::vector<std::uint32_t> missing;
+    bool one_by_one = false;
+    {
+      auto held = state.lock();
+      for (std::uint32_t rank = 0; rank < held->world_size; ++rank) {
+        if (!held->roll.members.contains(rank)) missing.push_back(rank);
+      }
+      one_by_one = held->asked_for;
+    }
+    std::optional<Error> trouble;
+    try {
+      if (one_by_one || have_joined(missing)) {
+        for (const std::uint32_t rank : missing) {
+          if (auto name = store->get(key_of(rank))) {
+            state.lock()->roll.members.emplace(rank, std::move(*name));
+          }
+        }
+      }
+    } catch (const Error& error) {
+      trouble = error;
+    }
+    auto held = state.lock();
+    held->roll.trouble = std::move(trouble);
+    const bool complete = held->roll.members.size() == held->world_size;
+    held->next_look = complete ? Deadline::never() : Deadline::after(SteadyClock(), held->rest);
+    held->rest = std::min(2 * held->rest, held->asked_for ? kLongestRestWhenAsked : kLongestRest);
+  }
+
+  void learn(const Card& card) {
+    auto held = state.lock();
+    if (card.rank < held->world_size) held->roll.members.emplace(card.rank, card.name);
+  }
+
+  bool have_joined(const std::vector<std::uint32_t>& ranks) {
+    std::vector<std::string> keys;
+    for (const std::uint32_t rank : ranks) keys.push_back(key_of(rank));
+    return !keys.empty() && store->has_all(keys);
   }
 
   std::shared_ptr<WorldStore> store;
@@ -126,21 +192,22 @@ std::string StoreDirectory::agree_on_secret(Random& random) {
 
 Card StoreDirectory::join_now(Card card, bool claim_rank) {
   if (claim_rank) {
-    const std::string holder =
-        shared_->store->get_or_set("rank/" + std::to_string(card.rank), card.name);
+    const std::string holder = shared_->store->get_or_set(key_of(card.rank), card.name);
     if (holder != card.name) {
       throw Error(ErrorKind::Invalid, "rank " + std::to_string(card.rank) + " belongs to '" +
                                           holder + "', so '" + card.name + "' cannot take it");
     }
   }
+  if (claim_rank) shared_->state.lock()->roll.members.emplace(card.rank, card.name);
   return publish(*shared_->store, std::move(card));
 }
 
-std::optional<std::string> StoreDirectory::name_of_rank(std::uint32_t rank) {
-  return shared_->store->get("rank/" + std::to_string(rank));
-}
-
-void StoreDirectory::start() {
+void StoreDirectory::start(std::optional<std::uint32_t> world_size) {
+  if (world_size) {
+    auto held = shared_->state.lock();
+    held->world_size = *world_size;
+    held->next_look = Deadline::after(SteadyClock(), kFirstLook);
+  }
   sigset_t all, before;  // signals belong to the program's own threads
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -168,6 +235,30 @@ void StoreDirectory::stop(Deadline deadline) {
   }
 }
 
+void StoreDirectory::meet(const std::string& member) {
+  {
+    auto held = shared_->state.lock();
+    const auto& known = held->roll.members;
+    if (known.size() >= held->world_size ||
+        std::any_of(known.begin(), known.end(),
+                    [&](const auto& each) { return each.second == member; })) {
+      return;
+    }
+  }
+  look_up(member, [](const Result<std::optional<Card>>&) {});
+}
+
+StoreDirectory::Roll StoreDirectory::roll() {
+  auto held = shared_->state.lock();
+  if (!std::exchange(held->asked_for, true)) {
+    held->roll.trouble.reset();
+    held->rest = kFirstLookWhenAsked;
+    if (!held->next_look.is_never()) held->next_look = Deadline(std::chrono::steady_clock::now());
+    shared_->changed.notify_all();
+  }
+  return held->roll;
+}
+
 void StoreDirectory::enqueue(UniqueFunction<void(WorldStore&)> question) {
   {
     auto held = shared_->state.lock();
@@ -189,11 +280,13 @@ void StoreDirectory::join(Card card, UniqueFunction<void(Result<Card>)> done) {
 
 void StoreDirectory::look_up(std::string name,
                              UniqueFunction<void(Result<std::optional<Card>>)> done) {
-  enqueue([name = std::move(name), done = std::move(done)](WorldStore& store) mutable {
+  enqueue([shared = shared_.get(), name = std::move(name),
+           done = std::move(done)](WorldStore& store) mutable {
     try {
       const auto text = store.get("card/" + name);
       std::optional<Card> card;
       if (text) card = text->empty() ? Card{.name = name, .endpoints = {}} : read_card(*text);
+      if (card && !text->empty()) shared->learn(*card);
       done(std::move(card));
     } catch (const Error& error) {
       done(error);

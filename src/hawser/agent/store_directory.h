@@ -1,13 +1,16 @@
 #pragma once
 
-#include <deque>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "hawser/agent/directory.h"
 #include "hawser/agent/world_store.h"
 #include "hawser/base/clock.h"
+#include "hawser/base/error.h"
 #include "hawser/base/guarded.h"
 #include "hawser/base/random.h"
 
@@ -17,7 +20,7 @@ namespace hawser::agent {
 //
 //   world               id of the world, random, set by whoever comes first
 //   secret              agreed the same way, where none is given from outside
-//   incarnation/<name>  counts the lives of that name
+//   incarnation         counts the lives of all nodes
 //   card/<name>         its card; empty after it left
 //   rank/<number>       the name of that rank (static worlds)
 //
@@ -33,10 +36,11 @@ class StoreDirectory final : public Directory {
   // Publishes the card; blocking, for a node that starts. Throws Error(Invalid) when another name
   // has the rank.
   Card join_now(Card card, bool claim_rank);
-  // The name of a rank, if it has joined. Blocking.
-  std::optional<std::string> name_of_rank(std::uint32_t rank);
 
-  void start();
+  // With a world size it learns in the background which names the ranks have: as it looks up their
+  // cards, and all at once when all have joined. Whoever hosts the store may be gone when the names
+  // are needed.
+  void start(std::optional<std::uint32_t> world_size = std::nullopt);
   // Takes no more questions, and waits for those that are queued, at most until the deadline.
   // Idempotent.
   void stop(Deadline deadline);
@@ -44,6 +48,15 @@ class StoreDirectory final : public Directory {
   void join(Card card, UniqueFunction<void(Result<Card>)> done) override;
   void look_up(std::string name, UniqueFunction<void(Result<std::optional<Card>>)> done) override;
   void leave(const Card& card) override;
+
+  struct Roll {
+    std::map<std::uint32_t, std::string> members;  // by rank, as far as they are known
+    std::optional<Error> trouble;                  // why nothing is learnt at present
+  };
+  // A member is here whose rank may not be known yet. Looks it up in the background.
+  void meet(const std::string& member);
+  // What is known by now. From the first time on it looks for the rest more often. Does not block.
+  Roll roll();
 
  private:
   struct Shared;

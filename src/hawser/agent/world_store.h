@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace hawser::agent {
 
@@ -14,6 +16,11 @@ class WorldStore {
   virtual ~WorldStore() = default;
   // Nothing if the key is not set; does not wait for it.
   virtual std::optional<std::string> get(const std::string& key) = 0;
+  // Whether all are set.
+  virtual bool has_all(const std::vector<std::string>& keys) {
+    return std::all_of(keys.begin(), keys.end(),
+                       [this](const std::string& key) { return get(key).has_value(); });
+  }
   virtual void set(const std::string& key, const std::string& value) = 0;
   // Sets the key unless it is set; what it is now.
   virtual std::string get_or_set(const std::string& key, const std::string& value) = 0;

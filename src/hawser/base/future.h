@@ -109,10 +109,12 @@ class Future {
   bool done() const { return state_->settled.happened(); }
 
   // Waits, at most until the deadline the call was given, and returns the value or throws the
-  // Error. May be called any number of times, from any thread, inside handlers too.
+  // Error. May be called any number of times, from any thread, inside handlers too. What had not
+  // come when the process was forked does not come to the child: waiting there throws
+  // Error(Invalid) at once.
   T get() const { return value_of(wait()); }
 
-  // Waits without throwing.
+  // Waits, and does not throw the Error that is the outcome.
   const Outcome& wait() const {
     if (!state_->settled.happened()) state_->scheduler->wait(state_->settled, Deadline::never());
     return *state_->outcome;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <utility>
+
 #include "hawser/base/clock.h"
 #include "hawser/base/event.h"
 #include "hawser/base/unique_function.h"
@@ -17,7 +19,11 @@ class Scheduler {
   // Runs `task` soon, on a thread of the scheduler; once it has stopped, here or on the thread that
   // stops it.
   virtual void post(UniqueFunction<void()> task) = 0;
-  // Returns when the event has happened (true) or the deadline has passed (false).
+  // As post(), for what the threads of the scheduler may be waiting for, all of them: it runs
+  // beside them, one at a time.
+  virtual void post_beside(UniqueFunction<void()> task) { post(std::move(task)); }
+  // Returns when the event has happened (true) or the deadline has passed (false). Throws
+  // Error(Invalid) at once in a forked child of the process that the scheduler belongs to.
   virtual bool wait(Event& event, Deadline deadline) = 0;
 };
 

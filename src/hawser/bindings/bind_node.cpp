@@ -459,16 +459,13 @@ void bind_hook(py::class_<NodeCore, std::shared_ptr<NodeCore>>& type, const char
 struct CallInfo {
   CallContext context;
 
-  // Cancellation is learnt of by threads that must not wait for the interpreter lock.
   void on_cancel(const py::function& callback) const {
     auto kept = std::make_shared<AnywhereObject>(Object::shared(callback.ptr()));
-    context.on_cancel([kept, scheduler = context.node().scheduler()] {
-      scheduler->post([kept] {
-        const WithGil gil;
-        PyObject* const done = PyObject_CallNoArgs(kept->get());
-        if (!done) PyErr_WriteUnraisable(kept->get());
-        Py_XDECREF(done);
-      });
+    context.on_cancel([kept] {
+      const WithGil gil;
+      PyObject* const done = PyObject_CallNoArgs(kept->get());
+      if (!done) PyErr_WriteUnraisable(kept->get());
+      Py_XDECREF(done);
     });
   }
 };

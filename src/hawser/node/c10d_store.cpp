@@ -38,7 +38,12 @@ auto translated(F ask) {
 
 class C10dStore final : public agent::WorldStore {
  public:
-  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  // The listener is the store's, who closes it; but only we see to it that children do not keep it.
+  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store, int listener = -1)
+      : store_(std::move(store)), listener_(listener) {}
+  ~C10dStore() override {
+    if (listener_ >= 0) transport::keep_in_children(listener_);
+  }
 
   std::optional<std::string> get(const std::string& key) override {
     return translated([&]() -> std::optional<std::string> {
@@ -46,6 +51,9 @@ class C10dStore final : public agent::WorldStore {
       const std::vector<std::uint8_t> value = store_->get(key);
       return std::string(value.begin(), value.end());
     });
+  }
+  bool has_all(const std::vector<std::string>& keys) override {
+    return translated([&] { return store_->check(keys); });
   }
   void set(const std::string& key, const std::string& value) override {
     translated([&] { store_->set(key, std::vector<std::uint8_t>(value.begin(), value.end())); });
@@ -63,7 +71,14 @@ class C10dStore final : public agent::WorldStore {
 
  private:
   c10::intrusive_ptr<c10d::Store> store_;
+  const int listener_;
 };
+
+// Keys of others may be in the same store.
+std::shared_ptr<WorldStore> prefixed(c10::intrusive_ptr<c10d::Store> store, int listener = -1) {
+  return std::make_shared<C10dStore>(
+      c10::make_intrusive<c10d::PrefixStore>("hawser", std::move(store)), listener);
+}
 
 std::string required_variable(const std::string& url, const char* name) {
   const char* value = std::getenv(name);
@@ -81,15 +96,21 @@ std::uint32_t parse_number(const std::string& url, const std::string& text) {
   return value;
 }
 
+std::uint16_t parse_port(const std::string& url, const std::string& text) {
+  const std::uint32_t port = parse_number(url, text);
+  if (port == 0 || port > 65535) unusable(url, "the port must be between 1 and 65535, got " + text);
+  return static_cast<std::uint16_t>(port);
+}
+
 std::optional<std::uint32_t> number_variable(const std::string& url, const char* name) {
   const char* value = std::getenv(name);
   if (!value || !*value) return std::nullopt;
   return parse_number(url, value);
 }
 
-c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& url, const std::string& host,
-                                         std::uint16_t port, bool is_server,
-                                         std::chrono::milliseconds timeout) {
+std::shared_ptr<WorldStore> open_tcp(const std::string& url, const std::string& host,
+                                     std::uint16_t port, bool is_server,
+                                     std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = port;
   options.isServer = is_server;
@@ -110,23 +131,22 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& url, const std::stri
       transport::wait_for_listener(host, port, Deadline::after(SteadyClock(), timeout));
     }
     auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
-    listener.release();  // the store's now
-    return store;
+    return prefixed(std::move(store), listener.hand_over());
   } catch (const std::exception& error) {
     throw Error(ErrorKind::Timeout, "rendezvous '" + url + "' cannot be reached: " +
                                         std::string(error.what()).substr(0, 500));
   }
 }
 
-c10::intrusive_ptr<c10d::Store> open_file(const std::string& url, const std::string& path,
-                                          const RendezvousOptions& options) {
+std::shared_ptr<WorldStore> open_file(const std::string& url, const std::string& path,
+                                      const RendezvousOptions& options) {
   if (path.empty() || path[0] != '/') unusable(url, "the path must be absolute");
   // FileStore would create it readable by everybody; it holds the world's secret.
   const Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!file) unusable(url, std::strerror(errno));
   if (::fchmod(file.get(), 0600) != 0) unusable(url, std::string("chmod: ") + std::strerror(errno));
-  return c10::make_intrusive<c10d::FileStore>(
-      path, options.world_size ? static_cast<int>(*options.world_size) : -1);
+  return prefixed(c10::make_intrusive<c10d::FileStore>(
+      path, options.world_size ? static_cast<int>(*options.world_size) : -1));
 }
 
 struct HostPort {
@@ -139,17 +159,14 @@ HostPort split_host_port(const std::string& url, std::string_view text) {
   if (colon == std::string_view::npos || colon == 0) unusable(url, "expected host:port");
   std::string host(text.substr(0, colon));
   if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  const std::uint32_t port = parse_number(url, std::string(text.substr(colon + 1)));
-  if (port == 0 || port > 65535) unusable(url, "the port must be between 1 and 65535");
-  return {std::move(host), static_cast<std::uint16_t>(port)};
+  return {std::move(host), parse_port(url, std::string(text.substr(colon + 1)))};
 }
 
 }  // namespace
 
 std::shared_ptr<WorldStore> use_store(c10::intrusive_ptr<c10d::Store> store) {
   if (!store) throw Error(ErrorKind::Invalid, "the rendezvous store is null");
-  return std::make_shared<C10dStore>(
-      c10::make_intrusive<c10d::PrefixStore>("hawser", std::move(store)));
+  return prefixed(std::move(store));
 }
 
 std::string rendezvous_host(const std::string& url) {
@@ -161,21 +178,19 @@ std::shared_ptr<WorldStore> open_rendezvous(const std::string& url, RendezvousOp
   if (scheme_end == std::string::npos) unusable(url, "expected tcp://, file:// or env://");
   const std::string scheme = url.substr(0, scheme_end);
   const std::string rest = url.substr(scheme_end + 3);
-  if (scheme == "file") return use_store(open_file(url, rest, options));
+  if (scheme == "file") return open_file(url, rest, options);
   if (scheme == "tcp") {
     const auto [host, port] = split_host_port(url, rest);
-    return use_store(open_tcp(url, host, port, options.rank == 0, options.timeout));
+    return open_tcp(url, host, port, options.rank == 0, options.timeout);
   }
   if (scheme == "env") {
     if (!options.rank) options.rank = number_variable(url, "RANK");
     if (!options.world_size) options.world_size = number_variable(url, "WORLD_SIZE");
     const std::string host = required_variable(url, "MASTER_ADDR");
-    const auto port =
-        static_cast<std::uint16_t>(parse_number(url, required_variable(url, "MASTER_PORT")));
+    const std::uint16_t port = parse_port(url, required_variable(url, "MASTER_PORT"));
     const char* launcher = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
     const bool launcher_hosts = launcher && std::string_view(launcher) == "True";
-    return use_store(
-        open_tcp(url, host, port, !launcher_hosts && options.rank == 0, options.timeout));
+    return open_tcp(url, host, port, !launcher_hosts && options.rank == 0, options.timeout);
   }
   unusable(url, "unknown scheme '" + scheme + "' (tcp, file or env)");
 }

@@ -6,6 +6,7 @@
 
 #include "hawser/node/autograd.h"
 #include "hawser/node/kept.h"
+#include "hawser/node/node.h"
 #include "hawser/node/references.h"
 
 namespace hawser {
@@ -46,6 +47,13 @@ ServingCall::ServingCall(const CallContext* context)
 }
 
 ServingCall::~ServingCall() { serving = previous_; }
+
+// Whoever learns of it has more to do, and every hand may be in a function that waits to be told.
+void CallContext::on_cancel(UniqueFunction<void()> callback) const {
+  call_->on_cancel([scheduler = node_->scheduler(), callback = std::move(callback)]() mutable {
+    scheduler->post_beside(std::move(callback));
+  });
+}
 
 std::optional<autograd::ContextId> CallContext::autograd_context() const {
   const auto& note = call_->call().notes.autograd;

@@ -38,8 +38,9 @@ class CallContext {
   std::optional<autograd::ContextId> autograd_context() const;
   // The caller no longer wants the answer: it cancelled, its time is up, or it is gone.
   bool cancelled() const { return call_->cancelled(); }
-  // Called once when that happens, on a thread that must not be held up.
-  void on_cancel(UniqueFunction<void()> callback) const { call_->on_cancel(std::move(callback)); }
+  // Called once if that happens before the call is answered, on a thread of the node that does
+  // nothing else: only other callbacks of this kind wait while it runs.
+  void on_cancel(UniqueFunction<void()> callback) const;
 
   // --- for whoever runs the function: the answer, once ---
 

@@ -271,7 +271,7 @@ void Node::Machinery::start(Node& node) {
       Autograd::Surroundings{*agent_, control_, clock_, crew_, serving_profiles_, weak_from_this(),
                              peer_clocks_, process_});
   crew_->start();
-  directory_->start();
+  directory_->start(options_.world_size);
   agent_->start(identity, card, listening,
                 transport::make_loopback({.name = options_.name,
                                           .incarnation = card.incarnation,
@@ -292,6 +292,7 @@ void Node::Machinery::connect_protocols() {
     }
   };
   agent_->on_connected = [this](const transport::PeerIdentity& peer) {
+    directory_->meet(peer.name);
     references_->connected(peer.name, peer.incarnation);
     autograd_->connected(peer.name, peer.incarnation);
   };
@@ -334,33 +335,55 @@ bool Node::Machinery::await_own_calls(Deadline deadline) {
   return true;
 }
 
-// A member that has not joined yet is waited for like one that has not asked to leave.
+// A member that has not joined yet is waited for like one that has not asked to leave. Throws when
+// the rendezvous fails.
 std::optional<agent::Departure::Members> Node::Machinery::await_members(Deadline deadline) {
-  agent::Departure::Members members;
-  Duration interval = std::chrono::milliseconds(5);
+  Duration interval = std::chrono::milliseconds(1);
   for (;;) {
+    auto roll = directory_->roll();
     std::vector<std::string> missing;
     for (std::uint32_t rank = 0; rank < *options_.world_size; ++rank) {
-      if (members.contains(rank)) continue;
-      if (auto name = directory_->name_of_rank(rank)) {
-        members.emplace(rank, std::move(*name));
-      } else {
-        missing.push_back("rank " + std::to_string(rank) + ", which has not joined");
-      }
+      if (roll.members.contains(rank)) continue;
+      missing.push_back("rank " + std::to_string(rank) + ", which has not joined");
     }
     const bool complete = missing.empty();
     *not_yet_joined_.lock() = std::move(missing);
-    if (complete) return members;
+    if (complete) return std::move(roll.members);
+    if (roll.trouble) throw *roll.trouble;
     if (!pause(interval, deadline)) return std::nullopt;
-    interval = std::min<Duration>(2 * interval, std::chrono::milliseconds(200));
+    interval = std::min<Duration>(2 * interval, std::chrono::milliseconds(50));
   }
 }
 
+// Without a rendezvous nobody can join any more: those who are known are all there will be.
+std::optional<agent::Departure::Members> Node::Machinery::await_members_to_leave_with(
+    Deadline deadline) {
+  try {
+    return await_members(deadline);
+  } catch (const Error& error) {
+    log::Line(log::Level::Warning, "node")
+        << "'" << options_.name << "' leaves with the members that it knows: " << error.message();
+    not_yet_joined_.lock()->clear();
+    return directory_->roll().members;
+  }
+}
+
+Deadline Node::Machinery::leaving_deadline(Duration timeout) const {
+  return timeout == Duration::zero() ? Deadline::never() : Deadline::after(clock_, timeout);
+}
+
 bool Node::Machinery::depart(Deadline deadline) {
-  if (!options_.world_size) return await_own_calls(deadline);
+  const bool departed = options_.world_size ? depart_together(deadline) : await_own_calls(deadline);
+  if (!departed && closing_.load()) {
+    throw Error(ErrorKind::Cancelled, "'" + options_.name + "' was closed while it was leaving");
+  }
+  return departed;
+}
+
+bool Node::Machinery::depart_together(Deadline deadline) {
   Future<void> dismissed = *dismissed_.lock();
   if (!dismissed.valid()) {
-    auto members = await_members(deadline);
+    auto members = await_members_to_leave_with(deadline);
     if (!members) return false;
     auto [promise, future] = Promise<void>::pair(crew_);
     dismissed = *dismissed_.lock() = future;
@@ -373,9 +396,8 @@ bool Node::Machinery::depart(Deadline deadline) {
                         promise.succeed();
                       });
   }
-  const Duration left = deadline.remaining(clock_.now());
-  if (!dismissed.wait_for(left)) return false;
-  dismissed.get();  // throws when the node was closed meanwhile
+  if (!dismissed.wait_until(deadline)) return false;
+  if (!dismissed.wait().ok()) return false;  // dropped: the node is being closed
   departed_.store(true);
   return true;
 }

@@ -43,6 +43,7 @@ class Node::Machinery final : public agent::Workshop,
   // Leaves together with the other members; false when the deadline passed first. May be called
   // again after that.
   bool depart(Deadline deadline);
+  Deadline leaving_deadline(Duration timeout) const;  // none for a time-out of 0
   std::vector<std::string> departure_waits_for() const;
   bool close(Duration patience);
   bool closed() const { return closed_.load(std::memory_order_acquire); }
@@ -113,6 +114,8 @@ class Node::Machinery final : public agent::Workshop,
   void connect_protocols();
   bool await_own_calls(Deadline deadline);
   std::optional<agent::Departure::Members> await_members(Deadline deadline);
+  std::optional<agent::Departure::Members> await_members_to_leave_with(Deadline deadline);
+  bool depart_together(Deadline deadline);
   bool pause(Duration duration, Deadline deadline);
   std::shared_ptr<Function> find(wire::TargetKind kind, std::string_view name) const;
   std::shared_ptr<trace::Service> recorded(const wire::ReceivedCall& call);

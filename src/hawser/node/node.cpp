@@ -5,9 +5,12 @@
 #include <c10/util/Backtrace.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 
 #include "hawser/base/guarded.h"
 #include "hawser/base/log.h"
+#include "hawser/base/process_forks.h"
 #include "hawser/engine/current_context.h"
 #include "hawser/node/machinery.h"
 #include "hawser/node/scripts.h"
@@ -16,10 +19,22 @@ namespace hawser {
 namespace {
 
 // The nodes of this process that are open, oldest first. Owns nothing and no thread; never
-// destroyed, because nodes may be closed while the process exits.
+// destroyed, because nodes may be closed while the process exits. A forked child begins with a list
+// of its own: the nodes of its parent are none of its, and another thread may have held their lock.
 Guarded<std::vector<Node*>>& open_nodes() {
-  static auto* const nodes = new Guarded<std::vector<Node*>>;
-  return *nodes;
+  struct List {
+    const std::uint64_t fork_depth;
+    Guarded<std::vector<Node*>> nodes{};
+  };
+  static std::atomic<List*> current{nullptr};
+  List* list = current.load(std::memory_order_acquire);
+  while (!list || list->fork_depth != fork_depth()) {
+    auto own = std::make_unique<List>(fork_depth());
+    if (current.compare_exchange_strong(list, own.get(), std::memory_order_acq_rel)) {
+      list = own.release();
+    }
+  }
+  return list->nodes;
 }
 
 }  // namespace
@@ -149,7 +164,7 @@ UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, Writte
   auto handle = machinery_->request(std::move(request), std::move(on_answer));
   if (call.on) machinery_->references().cancel_with(*call.on, use, handle);
   if (const CallContext* serving = current_call()) {
-    serving->on_cancel([handle] {
+    serving->call()->on_cancel([handle] {
       agent::Agent::cancel(
           handle, Error(ErrorKind::Cancelled, "the call that made this one was cancelled"));
     });
@@ -269,6 +284,7 @@ std::shared_ptr<RefHandle> Node::keep(std::shared_ptr<Kept> value, std::string o
 }
 
 Found Node::find_local(const RefHandle& handle, Duration timeout) {
+  machinery_->refuse_if_inherited();
   if (!handle.is_owner()) {
     throw Error(ErrorKind::Invalid,
                 "the value is on '" + handle.owner() + "', not here: fetch() it");
@@ -314,7 +330,7 @@ Future<void> Node::backward(autograd::ContextId context, const std::vector<at::T
   }
   auto done = autograd().backward(context, roots, options);
   if (serving) {
-    serving->on_cancel([done]() mutable { done.cancel(); });
+    serving->call()->on_cancel([done]() mutable { done.cancel(); });
   }
   return done;
 }
@@ -386,7 +402,7 @@ std::optional<std::uint32_t> Node::look_up(std::string_view name, Duration timeo
 void Node::shutdown(Duration timeout) {
   if (closed()) return;
   constexpr Duration kPatience = std::chrono::seconds(5);
-  const Deadline deadline = Deadline::after(machinery_->clock(), timeout);
+  const Deadline deadline = machinery_->leaving_deadline(timeout);
   depart(timeout);
   release_references(std::min(kPatience, deadline.remaining(machinery_->clock().now())));
   for (const std::string& leak : machinery_->references().describe_leaks()) {
@@ -403,8 +419,7 @@ bool Node::release_references(Duration timeout) {
 
 void Node::depart(Duration timeout) {
   machinery_->refuse_if_inherited();
-  const Deadline deadline = Deadline::after(machinery_->clock(), timeout);
-  if (!machinery_->depart(deadline)) {
+  if (!machinery_->depart(machinery_->leaving_deadline(timeout))) {
     std::string missing;
     for (const auto& name : machinery_->departure_waits_for()) {
       missing += (missing.empty() ? "" : ", ") + name;

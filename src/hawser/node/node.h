@@ -164,9 +164,10 @@ class Node {
   // --- the end ---
 
   // Graceful: serves on until every member of a static world has called it or is lost and no call
-  // is running anywhere, then closes. However long that takes, unless `timeout` is given: then
-  // throws Error(Timeout), naming who is missing, and the node goes on. In a dynamic world waits
-  // for this node's own calls, then leaves.
+  // is running anywhere, then closes. However long that takes, unless a `timeout` other than 0 is
+  // given: then throws Error(Timeout), naming who is missing, and the node goes on. In a dynamic
+  // world waits for this node's own calls, then leaves. Throws Error(Cancelled) when the node is
+  // closed meanwhile.
   void shutdown(Duration timeout = kForever);
   // The first part of it: the node serves on until close(). Throws as shutdown() does.
   void depart(Duration timeout = kForever);

@@ -148,6 +148,54 @@ TEST_P(TwoNodes, CancelReachesTheHandlerAndItsOwnCalls) {
   cancelled.wait();
 }
 
+// Neither those who enforce deadlines, nor close(), nor a function that waits to be told.
+TEST_P(TwoNodes, ACallbackThatBlocksHoldsUpNothingButItsLike) {
+  const auto may_return = std::make_shared<Event>(), told = std::make_shared<Event>();
+  b_.serve("blocks", [=](const CallContext& context) {
+    context.on_cancel([=] {
+      told->set();
+      may_return->sleep_until(Deadline::never());
+    });
+    may_return->sleep_until(Deadline::never());
+  });
+  b_.serve("looks", [](const CallContext& context) {
+    EXPECT_TRUE(testing::eventually([&] { return context.cancelled(); }));
+  });
+  const auto call = [&](const char* function) {
+    return kind_of([&] { a_.call<void>({.to = "b", .timeout = 50ms}, function).get(); });
+  };
+  EXPECT_EQ(call("blocks"), ErrorKind::Timeout);
+  EXPECT_TRUE(told->sleep_until(Deadline::after(SteadyClock(), 20s)));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(call("looks"), ErrorKind::Timeout);
+  EXPECT_TRUE(testing::eventually([&] { return b_.inspect().crew.running <= 1; }));
+  EXPECT_FALSE(b_.close(100ms));
+  may_return->set();
+}
+
+// All hands wait to be told.
+TEST_P(TwoNodes, CancelReachesHandlersThatHoldEveryThread) {
+  constexpr int kThreads = 4;
+  NodeOptions few = options("few");
+  few.limits.max_threads = kThreads;
+  Node node(std::move(few));
+  std::atomic<int> running{0}, told{0};
+  node.serve("hold", [&](const CallContext& context) {
+    const auto cancelled = std::make_shared<Event>();
+    context.on_cancel([&told, cancelled] {
+      ++told;
+      cancelled->set();
+    });
+    ++running;
+    cancelled->sleep_until(Deadline::after(SteadyClock(), 20s));
+  });
+  std::vector<Future<void>> calls;
+  for (int i = 0; i < kThreads - 1; ++i) calls.push_back(a_.call<void>("few", "hold"));
+  EXPECT_TRUE(testing::eventually([&] { return running == kThreads - 1; }));
+  for (const auto& call : calls) call.cancel();
+  EXPECT_TRUE(node.close(20s));
+  EXPECT_EQ(told, kThreads - 1);
+}
+
 TEST_P(TwoNodes, NestedCallsToAnyDepth) {
   const auto descend = [](Node& self, const char* other) {
     return [&self, other](std::int64_t depth) -> std::int64_t {
@@ -403,6 +451,43 @@ TEST_P(TwoNodes, TheCurrentNodeIsTheOneWhoseFunctionOrCallbackRuns) {
 
 // ------------------------------------------------------------------------------- leaving together
 
+// A rendezvous whose host dies, or stands still.
+class MortalStore final : public agent::WorldStore {
+ public:
+  std::optional<std::string> get(const std::string& key) override {
+    live();
+    return keys_.get(key);
+  }
+  void set(const std::string& key, const std::string& value) override {
+    live();
+    keys_.set(key, value);
+  }
+  std::string get_or_set(const std::string& key, const std::string& value) override {
+    live();
+    return keys_.get_or_set(key, value);
+  }
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    live();
+    return keys_.add(key, amount);
+  }
+
+  void die() { dead_ = true; }
+  void stand_still() { still_ = true; }
+  void go_on() {
+    still_ = false;
+    still_.notify_all();
+  }
+
+ private:
+  void live() {
+    still_.wait(true);
+    if (dead_) throw Error(ErrorKind::PeerLost, "the rendezvous is dead");
+  }
+  testing::MemoryStore keys_;
+  std::atomic<bool> dead_{false};
+  std::atomic<bool> still_{false};
+};
+
 class StaticWorld : public ::testing::Test {
  protected:
   std::unique_ptr<Node> member(std::uint32_t rank, std::uint32_t size) {
@@ -413,7 +498,15 @@ class StaticWorld : public ::testing::Test {
     options.world_size = size;
     return std::make_unique<Node>(std::move(options));
   }
-  std::shared_ptr<testing::MemoryStore> store_ = std::make_shared<testing::MemoryStore>();
+  // Of a shutdown() of `node` that ends with one.
+  std::thread leave(Node& node, ErrorKind& error, Duration timeout = kForever) {
+    return std::thread(
+        [&node, &error, timeout] { error = kind_of([&] { node.shutdown(timeout); }); });
+  }
+  static void await_leaving(const Node& node) {
+    ASSERT_TRUE(testing::eventually([&] { return !node.inspect().shutdown_waits_for.empty(); }));
+  }
+  std::shared_ptr<MortalStore> store_ = std::make_shared<MortalStore>();
 };
 
 TEST_F(StaticWorld, ShutdownServesUntilEverybodyHasArrived) {
@@ -454,6 +547,59 @@ TEST_F(StaticWorld, ShutdownEndsWhenTheOthersAreLost) {
   second->close();
   first->shutdown(20s);
   EXPECT_TRUE(first->closed());
+}
+
+TEST_F(StaticWorld, ShutdownWithATimeoutOfZeroHasNone) {
+  auto first = member(0, 2);
+  auto second = member(1, 2);
+  std::thread leaving([&] { first->shutdown(0s); });
+  await_leaving(*first);
+  second->shutdown(0s);
+  leaving.join();
+  EXPECT_TRUE(first->closed());
+}
+
+// Whether it waits for members to join, for others to ask, or for its own calls.
+TEST_F(StaticWorld, ShutdownIsCancelledByClosing) {
+  auto alone = member(0, 3);
+  ErrorKind error{};
+  std::thread leaving = leave(*alone, error, 0s);
+  await_leaving(*alone);
+  alone->close();
+  leaving.join();
+  EXPECT_EQ(error, ErrorKind::Cancelled);
+
+  auto second = member(1, 3);
+  const auto third = member(2, 3);
+  leaving = leave(*second, error = ErrorKind{});
+  await_leaving(*second);
+  second->close();
+  leaving.join();
+  EXPECT_EQ(error, ErrorKind::Cancelled);
+}
+
+TEST_F(StaticWorld, ShutdownGoesOnWithWhomItKnowsWhenTheRendezvousIsDead) {
+  auto first = member(0, 3);  // of three, one has not come
+  auto second = member(1, 3);
+  first->serve("f", [] {});
+  second->call<void>("m0", "f").get();
+  store_->die();
+  std::thread leaving([&] { first->shutdown(20s); });
+  second->shutdown(20s);
+  leaving.join();
+  EXPECT_TRUE(first->closed());
+  EXPECT_TRUE(second->closed());
+}
+
+TEST_F(StaticWorld, ShutdownDoesNotWaitLongerThanItMayForARendezvousThatStandsStill) {
+  auto first = member(0, 2);
+  store_->stand_still();
+  EXPECT_EQ(kind_of([&] { first->shutdown(100ms); }), ErrorKind::Timeout);
+  store_->go_on();
+  auto second = member(1, 2);
+  std::thread leaving([&] { first->shutdown(); });
+  second->shutdown();
+  leaving.join();
 }
 
 TEST_F(StaticWorld, ARankBelongsToOneName) {

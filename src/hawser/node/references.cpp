@@ -623,7 +623,7 @@ bool References::serve_without_running(const CallContext& context) {
 
 void References::stop_waiting_when_cancelled(const CallContext& context, const refs::RefId& id,
                                              std::uint64_t number) {
-  context.on_cancel([weak = weak_from_this(), id, number] {
+  context.call()->on_cancel([weak = weak_from_this(), id, number] {
     const auto self = weak.lock();
     if (!self) return;
     Waiting dying;  // after the lock

@@ -13,7 +13,8 @@ void close_in_children(int fd);
 // somebody else's by now.
 bool keep_in_children(int fd);
 
-// Owns a file descriptor. All of ours are close-on-exec and closed in forked children.
+// Owns a file descriptor. All of ours are closed in forked children, and opened close-on-exec:
+// posix_spawn() and system() run no fork handlers. Asio's sockets are not, so it opens none for us.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -36,6 +37,8 @@ class Descriptor {
     if (fd_ >= 0) keep_in_children(fd_);
     return std::exchange(fd_, -1);
   }
+  // To somebody who closes it himself, and calls keep_in_children() before he does.
+  int hand_over() { return std::exchange(fd_, -1); }
   void reset() {
     const int fd = std::exchange(fd_, -1);
     if (fd >= 0 && keep_in_children(fd)) ::close(fd);

@@ -30,11 +30,11 @@ class Host {
  public:
   virtual ~Host() = default;
   virtual Identity identity() const = 0;
-  // May this stranger come in? Its version, world and the name it asks for are already checked, its
-  // proof is not.
+  // May this stranger come in, if it proves itself? Its version, world and the name it asks for are
+  // already checked. Must not depend on who is here: anybody may ask.
   virtual std::optional<wire::Refusal> admit(const wire::Hello& stranger) = 0;
-  // The same, when it has proved itself and is about to be told Welcome: much may have happened
-  // since. It is then on its way to be accepted.
+  // It has proved itself and is about to be told Welcome: may it? It is then on its way to be
+  // accepted. Asks admit() again, since much may have happened.
   virtual std::optional<wire::Refusal> welcome(const wire::Hello& stranger) {
     return admit(stranger);
   }

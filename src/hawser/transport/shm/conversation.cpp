@@ -10,12 +10,12 @@
 #include <asio/steady_timer.hpp>
 #include <asio/write.hpp>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "hawser/base/error.h"
 #include "hawser/base/step.h"
-#include "hawser/transport/descriptor.h"
 #include "hawser/transport/handshake.h"
 #include "hawser/transport/shm/fitting.h"
 
@@ -60,6 +60,13 @@ class EndOfConversation : public Conversation,
         reader_(around.limits.max_handshake_bytes) {}
 
   virtual void on_frame(std::span<const std::byte> frame) = 0;
+
+  void use(Descriptor socket) {
+    asio::error_code error;
+    socket_.assign(asio::local::stream_protocol(), socket.get(), error);
+    if (error) throw Error(ErrorKind::Overloaded, "cannot watch a socket: " + error.message());
+    socket.hand_over();
+  }
 
   // Runs a step of the conversation; what it throws ends it.
   template <class Step>
@@ -181,10 +188,12 @@ class Initiator final : public EndOfConversation {
 
  private:
   void connect() {
-    asio::error_code error;
-    socket_.open(to_.protocol(), error);
-    if (error) throw Error(ErrorKind::Overloaded, "cannot open a socket: " + error.message());
-    close_in_children(socket_.native_handle());
+    Descriptor socket = make_socket();
+    if (!socket) {
+      throw Error(ErrorKind::Overloaded,
+                  std::string("cannot open a socket: ") + std::strerror(errno));
+    }
+    use(std::move(socket));
     socket_.async_connect(to_, handler([this]() {
                             check_user(socket_.native_handle());
                             write(handshake_.start(), [this] { read_frame(); });
@@ -233,18 +242,19 @@ class Initiator final : public EndOfConversation {
 
 class Acceptor final : public EndOfConversation {
  public:
-  Acceptor(Surroundings& around, Socket socket, std::size_t ring_bytes, Finished finished)
+  Acceptor(Surroundings& around, Descriptor socket, std::size_t ring_bytes, Finished finished)
       : EndOfConversation(around, std::move(finished)),
+        accepted_(std::move(socket)),
         ring_bytes_(ring_bytes),
         handshake_(around.host, around.random,
-                   wire::Welcome{static_cast<std::uint32_t>(ring_bytes)}) {
-    socket_ = std::move(socket);
-    close_in_children(socket_.native_handle());
-  }
+                   wire::Welcome{static_cast<std::uint32_t>(ring_bytes)}) {}
 
   void start() override {
     start_timer(Deadline::after(SteadyClock(), around_.options.handshake_timeout));
-    attempt([this] { or_refuse([this] { check_user(socket_.native_handle()); }); });
+    attempt([this] {
+      use(std::move(accepted_));
+      or_refuse([this] { check_user(socket_.native_handle()); });
+    });
     attempt([this] { read_frame(); });
   }
 
@@ -287,6 +297,7 @@ class Acceptor final : public EndOfConversation {
                });
   }
 
+  Descriptor accepted_;  // until start()
   const std::size_t ring_bytes_;
   AcceptorHandshake handshake_;
   PeerIdentity peer_;
@@ -302,10 +313,14 @@ std::shared_ptr<Conversation> make_initiator(Surroundings& around,
                                      std::move(finished));
 }
 
-std::shared_ptr<Conversation> make_acceptor(Surroundings& around, Socket socket,
+std::shared_ptr<Conversation> make_acceptor(Surroundings& around, Descriptor socket,
                                             std::size_t ring_bytes,
                                             Conversation::Finished finished) {
   return std::make_shared<Acceptor>(around, std::move(socket), ring_bytes, std::move(finished));
+}
+
+Descriptor make_socket() {
+  return Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
 }  // namespace hawser::transport::shm

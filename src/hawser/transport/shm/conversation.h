@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "hawser/base/unique_function.h"
+#include "hawser/transport/descriptor.h"
 #include "hawser/transport/shm/shm_link.h"
 #include "hawser/transport/shm/shm_transport.h"
 
@@ -40,9 +41,11 @@ std::shared_ptr<Conversation> make_initiator(Surroundings& around,
                                              asio::local::stream_protocol::endpoint to,
                                              std::string peer_name, Deadline deadline,
                                              Conversation::Finished finished);
-std::shared_ptr<Conversation> make_acceptor(Surroundings& around,
-                                            asio::local::stream_protocol::socket socket,
+std::shared_ptr<Conversation> make_acceptor(Surroundings& around, Descriptor socket,
                                             std::size_t ring_bytes,
                                             Conversation::Finished finished);
+
+// Empty when there is none to be had; errno says why.
+Descriptor make_socket();
 
 }  // namespace hawser::transport::shm

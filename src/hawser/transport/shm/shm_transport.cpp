@@ -7,6 +7,8 @@
 #include <asio/local/stream_protocol.hpp>
 #include <asio/steady_timer.hpp>
 #include <cctype>
+#include <cerrno>
+#include <cstring>
 #include <exception>
 #include <fstream>
 #include <map>
@@ -19,6 +21,7 @@
 #include "hawser/base/log.h"
 #include "hawser/transport/descriptor.h"
 #include "hawser/transport/shm/conversation.h"
+#include "hawser/transport/watched_socket.h"
 
 namespace hawser::transport::shm {
 namespace {
@@ -84,7 +87,7 @@ class ShmTransport final : public Transport {
                const Limits& limits, const ShmOptions& options)
       : around_{control, host, random, pool, bell, limits, options},
         host_id_(host_id()),
-        acceptor_(control.context()),
+        door_(control.context()),
         accept_again_(control.context()),
         trim_timer_(control.context()) {}
   ~ShmTransport() override { close(); }
@@ -99,8 +102,9 @@ class ShmTransport final : public Transport {
  private:
   // All of this on the control thread, or while it does not run.
   void open_door(const std::string& name);
-  void accept_next();
-  void welcome(Protocol::socket socket);
+  void await_stranger();
+  void accept_waiting();
+  void welcome(Descriptor socket);
   void start_connecting(const std::string& endpoint, std::string peer_name, Deadline deadline,
                         UniqueFunction<void(ConnectOutcome)> done);
   void start(std::shared_ptr<Conversation> conversation);
@@ -113,7 +117,7 @@ class ShmTransport final : public Transport {
   const std::string host_id_;
   // Set by close(). Handlers that the loop still holds then share it, and nothing else of ours.
   const std::shared_ptr<bool> closed_ = std::make_shared<bool>(false);
-  Protocol::acceptor acceptor_;
+  WatchedSocket door_;
   asio::steady_timer accept_again_;
   asio::steady_timer trim_timer_;
   bool trimming_ = false;
@@ -140,34 +144,41 @@ std::string ShmTransport::listen() {
 
 void ShmTransport::open_door(const std::string& name) {
   if (*closed_) throw Error(ErrorKind::Invalid, "the transport is closed");
-  try {
-    acceptor_.open(Protocol());
-    close_in_children(acceptor_.native_handle());
-    acceptor_.bind(abstract_endpoint(name));
-    acceptor_.listen();
-  } catch (const asio::system_error& error) {
-    throw Error(ErrorKind::Invalid, std::string("cannot listen for local peers: ") + error.what());
+  const Protocol::endpoint endpoint = abstract_endpoint(name);
+  Descriptor socket = make_socket();
+  if (!socket || ::bind(socket.get(), endpoint.data(), static_cast<socklen_t>(endpoint.size())) ||
+      ::listen(socket.get(), SOMAXCONN)) {
+    throw Error(ErrorKind::Invalid,
+                std::string("cannot listen for local peers: ") + std::strerror(errno));
   }
-  accept_next();
+  door_.assign(std::move(socket));
+  await_stranger();
 }
 
-void ShmTransport::accept_next() {
-  acceptor_.async_accept([this, closed = closed_](asio::error_code error, Protocol::socket socket) {
-    if (*closed) return;
-    if (!error) {
-      welcome(std::move(socket));
-      if (!*closed) accept_next();
-      return;
-    }
-    turn_away({std::nullopt, "cannot accept a connection: " + error.message()});
-    accept_again_.expires_after(kAcceptAgainAfter);
-    accept_again_.async_wait([this, closed](asio::error_code) {
-      if (!*closed) accept_next();
-    });
+void ShmTransport::await_stranger() {
+  door_.when_readable([this, closed = closed_](asio::error_code cancelled) {
+    if (!cancelled && !*closed) accept_waiting();
   });
 }
 
-void ShmTransport::welcome(Protocol::socket socket) {
+void ShmTransport::accept_waiting() {
+  Descriptor socket(::accept4(door_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  const int error = errno;
+  if (socket) {
+    welcome(std::move(socket));
+  } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
+    turn_away({std::nullopt, std::string("cannot accept a connection: ") + std::strerror(error)});
+    accept_again_.expires_after(kAcceptAgainAfter);
+    accept_again_.async_wait([this, closed = closed_](asio::error_code) {
+      if (!*closed) await_stranger();
+    });
+    return;
+  }
+  // Anything else concerns the connection that was to be accepted, not the door.
+  if (!*closed_) await_stranger();
+}
+
+void ShmTransport::welcome(Descriptor socket) {
   if (strangers_ >= around_.limits.max_handshakes) {
     turn_away({std::nullopt, "too many handshakes at once"});
     return;
@@ -271,9 +282,7 @@ void ShmTransport::trim_later() {
 void ShmTransport::close() {
   around_.control.run_alone([this] {
     if (std::exchange(*closed_, true)) return;
-    if (acceptor_.is_open()) keep_in_children(acceptor_.native_handle());
-    asio::error_code ignored;
-    acceptor_.close(ignored);
+    door_.close();
     accept_again_.cancel();
     trim_timer_.cancel();
     while (!conversations_.empty()) {

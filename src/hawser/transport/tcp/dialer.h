@@ -13,8 +13,8 @@
 #include "hawser/transport/tcp/address.h"
 #include "hawser/transport/tcp/opening.h"
 #include "hawser/transport/tcp/tls.h"
-#include "hawser/transport/tcp/watched_socket.h"
 #include "hawser/transport/transport.h"
+#include "hawser/transport/watched_socket.h"
 
 namespace hawser::transport::tcp {
 

@@ -12,7 +12,7 @@
 #include "hawser/transport/descriptor.h"
 #include "hawser/transport/handshake.h"
 #include "hawser/transport/tcp/byte_stream.h"
-#include "hawser/transport/tcp/watched_socket.h"
+#include "hawser/transport/watched_socket.h"
 
 namespace hawser::transport::tcp {
 

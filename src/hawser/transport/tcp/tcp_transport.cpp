@@ -15,7 +15,7 @@
 #include "hawser/transport/tcp/dialer.h"
 #include "hawser/transport/tcp/opening.h"
 #include "hawser/transport/tcp/tcp_link.h"
-#include "hawser/transport/tcp/watched_socket.h"
+#include "hawser/transport/watched_socket.h"
 
 namespace hawser::transport::tcp {
 namespace {

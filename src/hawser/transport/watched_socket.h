@@ -6,7 +6,7 @@
 
 #include "hawser/transport/descriptor.h"
 
-namespace hawser::transport::tcp {
+namespace hawser::transport {
 
 // A socket that Asio watches and does not own: it stays a Descriptor, with all that those promise,
 // and leaves the watch unharmed. Control thread only.
@@ -47,4 +47,4 @@ class WatchedSocket {
   asio::posix::stream_descriptor watch_;
 };
 
-}  // namespace hawser::transport::tcp
+}  // namespace hawser::transport

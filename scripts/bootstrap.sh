@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 packages=(
   g++ cmake ninja-build ccache mold
   libasio-dev libssl-dev libflatbuffers-dev flatbuffers-compiler
-  libgtest-dev
+  libgtest-dev iproute2
 )
 if [[ "${1:-}" == "--fuzz" ]]; then
   packages+=(clang)

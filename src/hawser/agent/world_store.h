@@ -25,6 +25,8 @@ class WorldStore {
   // Sets the key unless it is set; what it is now.
   virtual std::string get_or_set(const std::string& key, const std::string& value) = 0;
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
+  // The host that has it, as the members call it; empty if that is unknown, or it is none.
+  virtual std::string host() const { return {}; }
 };
 
 }  // namespace hawser::agent

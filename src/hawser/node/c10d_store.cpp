@@ -39,7 +39,7 @@ auto translated(F ask) {
 class C10dStore final : public agent::WorldStore {
  public:
   // The listener is the store's, who closes it; but only we see to it that children do not keep it.
-  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store, int listener = -1)
+  C10dStore(c10::intrusive_ptr<c10d::PrefixStore> store, int listener)
       : store_(std::move(store)), listener_(listener) {}
   ~C10dStore() override {
     if (listener_ >= 0) transport::keep_in_children(listener_);
@@ -68,9 +68,14 @@ class C10dStore final : public agent::WorldStore {
   std::int64_t add(const std::string& key, std::int64_t amount) override {
     return translated([&] { return store_->add(key, amount); });
   }
+  std::string host() const override {
+    const auto bare = store_->getUnderlyingNonPrefixStore();
+    const auto* const tcp = dynamic_cast<const c10d::TCPStore*>(bare.get());
+    return tcp ? tcp->getHost() : std::string();
+  }
 
  private:
-  c10::intrusive_ptr<c10d::Store> store_;
+  const c10::intrusive_ptr<c10d::PrefixStore> store_;
   const int listener_;
 };
 
@@ -167,10 +172,6 @@ HostPort split_host_port(const std::string& url, std::string_view text) {
 std::shared_ptr<WorldStore> use_store(c10::intrusive_ptr<c10d::Store> store) {
   if (!store) throw Error(ErrorKind::Invalid, "the rendezvous store is null");
   return prefixed(std::move(store));
-}
-
-std::string rendezvous_host(const std::string& url) {
-  return split_host_port(url, std::string_view(url).substr(std::strlen("tcp://"))).host;
 }
 
 std::shared_ptr<WorldStore> open_rendezvous(const std::string& url, RendezvousOptions& options) {

@@ -36,7 +36,4 @@ struct RendezvousOptions {
 // Throws Error(Invalid) for a URL it cannot use and Error(Timeout) when nobody hosts the store.
 std::shared_ptr<WorldStore> open_rendezvous(const std::string& url, RendezvousOptions& options);
 
-// The host of a tcp:// URL, without the brackets of an IPv6 address.
-std::string rendezvous_host(const std::string& url);
-
 }  // namespace hawser

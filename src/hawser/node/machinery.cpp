@@ -171,21 +171,14 @@ std::vector<std::byte> Node::Machinery::secret() {
   return {bytes.begin(), bytes.end()};
 }
 
-void Node::Machinery::open_transports() {
+void Node::Machinery::open_transports(const std::string& towards) {
   transport::tcp::TcpOptions tcp;
   tcp.address = options_.address;
   tcp.interfaces = options_.interfaces;
   tcp.port = options_.port;
   tcp.advertised_host = options_.advertised_host;
   tcp.tls = options_.tls;
-  if (options_.rendezvous.starts_with("tcp://")) {
-    tcp.towards = rendezvous_host(options_.rendezvous);
-    if (tcp.towards.starts_with('[') && tcp.towards.ends_with(']')) {  // IPv6 in a URL
-      tcp.towards = tcp.towards.substr(1, tcp.towards.size() - 2);
-    }
-  } else if (options_.rendezvous.starts_with("env://") && std::getenv("MASTER_ADDR")) {
-    tcp.towards = std::getenv("MASTER_ADDR");
-  }
+  tcp.towards = towards;
   for (const std::string& name : options_.transports) {
     std::unique_ptr<transport::Transport> transport;
     if (name == "shm") {
@@ -224,7 +217,8 @@ void Node::Machinery::start(Node& node) {
   node_ = &node;
   scripts_ = std::make_unique<ScriptHost>(node, options_.scripts, options_.call_method);
   check_options(options_);
-  directory_ = std::make_unique<agent::StoreDirectory>(open_store());
+  const auto store = open_store();
+  directory_ = std::make_unique<agent::StoreDirectory>(store);
   check_options(options_);  // env:// may have filled in rank and world size
   process_ = trace::this_process(options_.name, options_.rank);
   for (auto& function : std::exchange(options_.functions, {})) add(std::move(function));
@@ -254,7 +248,7 @@ void Node::Machinery::start(Node& node) {
                                                                      .handler = *this});
   connect_protocols();
   agent_->introduce(identity);
-  open_transports();
+  open_transports(store->host());
   control_.start();
   const std::vector<transport::Transport*> listening = listen();
   agent::Card card{.name = options_.name,

@@ -109,7 +109,7 @@ class Node::Machinery final : public agent::Workshop,
 
   std::shared_ptr<agent::WorldStore> open_store();
   std::vector<std::byte> secret();
-  void open_transports();
+  void open_transports(const std::string& towards);
   std::vector<transport::Transport*> listen();
   void connect_protocols();
   bool await_own_calls(Deadline deadline);

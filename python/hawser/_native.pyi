@@ -129,8 +129,8 @@ class Node:
     def depart(self, timeout: float = 0) -> None:
         """The first part of shutdown: returns when no member calls any other."""
     def release_references(self, timeout: float) -> bool:
-        """The second: lets go of all references to values elsewhere. False when others have not let
-        go of those to values here in time."""
+        """The second: lets go of all references to values elsewhere, and logs what they were. False
+        when others have not let go of those to values here in time."""
     def shutdown(self, timeout: float = 0) -> None:
         """Serves on until every member of a static world has called it or is lost, then closes."""
     def close(self, patience: float = 5.0) -> bool: ...

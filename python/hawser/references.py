@@ -197,6 +197,8 @@ def _adopting(name: str, stock: Callable[..., Any]) -> Callable[..., Any]:
         own = _native._own_reference(self)
         if own is None:
             return stock(self, *args, **kwargs)
+        if getattr(PyRRef, name) is method:  # not replaced there
+            raise AttributeError(f"{name} of a reference needs hawser.rpc")
         return getattr(own, name)(*args, **kwargs)
 
     return method

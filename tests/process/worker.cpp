@@ -53,6 +53,11 @@ void serve_functions(Node& node, Channel& test) {
     for (const Ref<at::Tensor>& ref : all) ref.fetch().get();
     return all.size();
   });
+  node.serve("follow", [&test](Ref<at::Tensor> ref) {
+    const auto value = ref.fetch();
+    test.tell("following");
+    return value.get();
+  });
   node.serve("drop_refs", [refs] { std::exchange(*refs->lock(), {}).clear(); });
   node.serve("count_refs", [&node] { return node.refs().size(); });
   node.serve("describe_refs", [&node] { return describe_refs(node); });

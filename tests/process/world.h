@@ -50,6 +50,7 @@ class World {
 //   make(int)           a byte tensor of that size
 //   hold_refs(list of Ref), pass_on(node, Ref)   keeps them; the second gives it on first
 //   use_refs(), drop_refs()                      fetches them all; lets them go
+//   follow(Ref)         fetches its value, says "following", and returns the value once it is there
 //   count_refs(), describe_refs()                references and referenced values it has
 //   resident()          bytes of memory in use
 //   scale(Tensor)       times its weight, a leaf of four doubles that are 2

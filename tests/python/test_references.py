@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
+import logging
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,7 +49,9 @@ def slow(value: Any) -> Any:
 def gated(gate: str, value: Any) -> Any:
     """Returns once there is a file of that name."""
     deadline = time.monotonic() + 20
-    while not os.path.exists(gate) and time.monotonic() < deadline:
+    while not os.path.exists(gate):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody has made {gate}")
         time.sleep(0.001)
     return value
 
@@ -62,6 +68,23 @@ async def later(value: Any) -> Any:
 
 def plus_one(ref: Any) -> Any:
     return ref.to_here() + 1
+
+
+held: list[Any] = []
+
+
+def hold(ref: Any) -> None:
+    held.append(ref)
+
+
+def all_refs() -> list[dict[str, Any]]:
+    return hawser.default_node().refs()
+
+
+def counter_line(function: Callable[..., Any]) -> int:
+    """Of the file, where that function makes its first counter."""
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if "peers.Counter" in line)
 
 
 def number_of_refs() -> int:
@@ -114,8 +137,33 @@ def test_what_needs_the_value_waits_for_it_where_it_will_be(
     second = world.remote("other", plus_one, first)
     third = world.remote("peer", plus_one, second)
     fourth = world.remote("other", plus_one, third)
-    gate.touch()  # until now there was no value, and nobody here has waited for one
-    assert fourth.to_here() == 4
+    last = fourth.rpc_async().__add__(1)
+    # All of the chain is on its way, though there is no value yet and nobody here has waited for one.
+    for peer, calls in (("peer", {"gated", "plus_one"}), ("other", {"plus_one", "__add__"})):
+        under_way = {
+            call["function"].rpartition(":")[2]
+            for call in world.inspect()["calls"]
+            if call["peer"] == peer and not call["incoming"]
+        }
+        assert under_way == calls
+    gate.touch()
+    assert last.wait() == 5
+
+
+def test_one_use_is_one_message(world: hawser.Node) -> None:
+    """No type is looked up before, nothing is confirmed, and links of a chain are not waited for."""
+    counter = world.remote("peer", peers.Counter, 5)
+    assert counter.to_here() == peers.Counter(5)
+    before = frames_sent(world, "peer"), frames_sent(world, "other")
+    for _ in range(100):
+        assert counter.rpc_async().add(2).wait() == 7
+    assert 100 <= frames_sent(world, "peer") - before[0] < 120  # with what ledgers say
+    assert frames_sent(world, "other") - before[1] < 20
+    before = frames_sent(world, "peer"), frames_sent(world, "other")
+    chains = [world.remote("other", plus_one, world.remote("peer", later, i)) for i in range(50)]
+    assert [chain.rpc_async().__add__(1).wait() for chain in chains] == list(range(2, 52))
+    assert 50 <= frames_sent(world, "peer") - before[0] < 100
+    assert 100 <= frames_sent(world, "other") - before[1] < 150
 
 
 def test_errors_are_those_of_the_function_at_the_end_of_a_chain_too(world: hawser.Node) -> None:
@@ -128,8 +176,10 @@ def test_errors_are_those_of_the_function_at_the_end_of_a_chain_too(world: hawse
     last = world.remote("peer", plus_one, world.remote("other", plus_one, broken))
     with pytest.raises(KeyError, match="missing") as raised:
         last.to_here()
+    # Where it was raised, and each link that it has passed.
     shown = str(raised.value.__cause__)
-    assert "plus_one" in shown and "peer" in shown
+    assert "raise_it" in shown and shown.count("plus_one") >= 2
+    assert "'peer'" in shown and "'other'" in shown
     # That it fails is the value's business: it was created, in a sense.
     assert world.remote("peer", "no such function")._get_future().wait() is None
 
@@ -239,8 +289,18 @@ def test_the_inspector_knows_types_sizes_holders_and_origins() -> None:
         (held,) = [ref for ref in node.refs() if not ref["mine"]]
         (own,) = [ref for ref in node.refs() if ref["mine"]]
         assert held["owner"] == "peer" and held["state"] == "confirmed"
-        assert "test_references.py" in held["origin"] and "test_references.py" in own["origin"]
-        assert own["type"] == "Tensor" and own["bytes"] == 4000 and own["age"] >= 0
+        line = counter_line(test_the_inspector_knows_types_sizes_holders_and_origins)
+        assert f"test_references.py:{line} in test_the_inspector" in held["origin"]
+        assert f"test_references.py:{line + 1} in test_the_inspector" in own["origin"]
+        assert own["type"] == "Tensor" and own["bytes"] == 4000
+        node.run("peer", hold, tensor)
+        (own,) = [ref for ref in node.refs() if ref["mine"]]
+        assert own["holders"] == ["peer"] and own["handles"] == 1
+        ages = {ref["id"]: ref["age"] for ref in (held, own)}
+        eventually(lambda: all(ref["age"] > ages[ref["id"]] for ref in node.refs()))
+        (theirs,) = [ref for ref in node.run("peer", all_refs) if ref["mine"]]
+        assert theirs["holders"] == ["me"] and theirs["made_by"].endswith("Counter")
+        assert theirs["id"] == held["id"] and theirs["state"] == "ready"
 
 
 def test_references_to_a_killed_owner_fail_at_once() -> None:
@@ -283,3 +343,94 @@ def test_who_waits_for_a_value_is_told_when_the_node_closes(tmp_path: Path) -> N
         waiting.join(10)
         (tmp_path / "gate").touch()
         assert not waiting.is_alive() and len(ended) == 1
+
+
+def test_who_waits_on_the_owner_waits_no_longer_than_it_said(tmp_path: Path) -> None:
+    with peers.world() as node:
+        late = node.remote(node.name, gated, str(tmp_path / "gate"), 1)
+        with pytest.raises(hawser.Timeout, match="does not exist yet"):
+            late.to_here(timeout=0.05)
+        with hawser.deadline(0.2), pytest.raises(hawser.Timeout):
+            node.run(node.name, value_of, late)
+        (tmp_path / "gate").touch()
+        assert late.to_here() == 1
+
+
+def test_what_only_the_dropin_has_says_so() -> None:
+    """In a process that has not imported hawser.rpc."""
+    program = """
+import hawser, tempfile
+node = hawser.Node("me", f"file://{tempfile.mkdtemp()}/store")
+for name in ("_get_type", "_serialize", "_get_profiling_future"):
+    try:
+        getattr(hawser.RRef(1), name)()
+    except AttributeError as error:
+        assert "needs hawser.rpc" in str(error), error
+    else:
+        raise SystemExit(f"{name} did not raise")
+node.close()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+# --- the end of a static world ---
+
+
+class Thing:
+    other: Any = None
+
+    def point_to(self, other: Any) -> None:
+        self.other = other
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[hawser.Node, hawser.Node]]:
+    """A static world of two nodes of this process."""
+    nodes = [
+        hawser.Node(name, f"file://{tmp_path}/store", rank=rank, world_size=2)
+        for rank, name in enumerate("ab")
+    ]
+    yield nodes[0], nodes[1]
+    for node in nodes:
+        node.close()
+
+
+def end_together(*ends: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=end) for end in ends]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_ring_of_references_is_reported_at_the_end(
+    two: tuple[hawser.Node, hawser.Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = two
+    mine, theirs = a.ref(Thing()), a.remote("b", Thing)
+    theirs.rpc_sync().point_to(mine)
+    mine.local_value().point_to(theirs)
+    with caplog.at_level(logging.WARNING, "hawser"):
+        del mine, theirs
+        end_together(a.shutdown, b.shutdown)
+    report = [line.getMessage() for line in caplog.records if line.name == "hawser.node"]
+    assert any("ring" in line and ("held by a" in line or "held by b" in line) for line in report)
+
+
+def test_references_that_a_program_has_to_the_end_are_no_reason_to_warn(
+    two: tuple[hawser.Node, hawser.Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if it takes a while until they are let go."""
+    a, b = two
+    refs = [a.remote("b", Thing) for _ in range(10)]
+
+    def leave_slowly() -> None:
+        a._native.depart()
+        time.sleep(0.3)
+        a.shutdown()
+
+    with caplog.at_level(logging.WARNING, "hawser"):
+        end_together(leave_slowly, b.shutdown)
+    assert [ref.deleted for ref in refs] == [True] * 10
+    assert [line.getMessage() for line in caplog.records] == []

@@ -157,6 +157,15 @@ def test_references_that_scripts_return_are_whole(world: hawser.Node) -> None:
         made.local_value()
 
 
+def test_a_module_that_scripts_know_by_its_interface_stays_where_it_is(
+    world: hawser.Node,
+) -> None:
+    module = world.run("peer", scripted.keep_module, 3.0)
+    assert torch.equal(world.run("peer", scripted.apply, module, ones), ones * 3)
+    with pytest.raises(RuntimeError, match="is an RRef to a ScriptModule"):
+        module.to_here()
+
+
 def test_modules_hold_references(world: hawser.Node) -> None:
     class Holder(torch.nn.Module):
         def __init__(self, refs: list[Any]) -> None:

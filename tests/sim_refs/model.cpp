@@ -152,8 +152,8 @@ void Model::refused(TicketNumber number, const Party& by) {
   complain("REF-1: " + text(by) + " refuses " + describe(number));
 }
 
-void Model::failed(TicketNumber number) {
-  world_.note("ticket", number, "fails");
+void Model::failed(TicketNumber number, ErrorKind why) {
+  world_.note("ticket", number, "fails", hawser::to_string(why));
   ++counts_.failed;
   Ticket& ticket = tickets_[number];
   if (ticket.failed) complain(describe(number) + " fails twice");
@@ -162,6 +162,9 @@ void Model::failed(TicketNumber number) {
       ticket.from == 0 && value.creation_over && ticket.giver == value.creator;
   if (!own_creation && ticket.holder && is_alive(*ticket.holder) && !may_be_denied(ticket)) {
     complain("REF-1: " + describe(number) + " fails");
+  }
+  if (!own_creation && why != ErrorKind::PeerLost) {
+    complain("REF-1: " + describe(number) + " fails with " + std::string(hawser::to_string(why)));
   }
   ticket.failed = true;
 }

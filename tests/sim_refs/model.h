@@ -19,7 +19,7 @@ namespace hawser::refs::simulation {
 //
 //   REF-1  A value that was dropped has no holder and no ticket on its way that is *legitimate*:
 //          the owner has heard of it, or its giver lives and is legitimate itself. A use, an
-//          adoption or a claim may fail only where that is not so.
+//          adoption or a claim may fail only where that is not so, and then with PeerLost.
 //   REF-2  At rest a value exists only where somebody holds it.
 //   REF-3  A use finds the value it is meant for, or an error; never another.
 //   REF-4  A reference that has not failed can be given on and used at once.
@@ -65,7 +65,7 @@ class Model {
   void refused(TicketNumber number, const Party& by);
   void held(TicketNumber number, int by) { tickets_[number].handles += by; }
   void used(TicketNumber number, int by) { tickets_[number].uses += by; }
-  void failed(TicketNumber number);
+  void failed(TicketNumber number, ErrorKind why);
   void could_not_give(TicketNumber number);
   void could_not_give_own(ValueNumber value, const Party& by);
   // A letter is handed over: what the owner hears by it, if it is the next in order.

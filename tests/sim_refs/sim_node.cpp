@@ -250,7 +250,7 @@ void SimNode::perform() {
       waiting_.erase(waits);
       answer_use(use, wake->finding);
     } else if (const auto* failed = std::get_if<Failed>(&action)) {
-      out_.model().failed(tickets_[failed->fork]);
+      out_.model().failed(tickets_[failed->fork], failed->why.kind());
     }
   }
   arm_timer();

@@ -92,10 +92,12 @@ def _delete_all_user_and_unforked_owner_rrefs(
             logger.warning("still referenced: %s", line)
 
 
-def await_creations(agent: Any, deadline: float | None) -> None:
-    """Returns when every value that this process has asked for is there, or has failed."""
+def await_creations(agent: Any, timeout: float) -> None:
+    """Returns when every value that this process has asked for is there, or has failed. With 0 that
+    is limited by the time that the calls have which make them."""
+    ends = time.monotonic() + timeout
     while agent._node.count_refs()["creating"]:
-        if deadline is not None and time.monotonic() > deadline:
+        if timeout and time.monotonic() > ends:
             return  # the barrier that follows says who is late
         time.sleep(0.001)
 

@@ -8,6 +8,7 @@ import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from torch._C._distributed_c10d import Store
@@ -19,18 +20,21 @@ _ROSTER_KEY = "names/_ALL_WORKER_INFOS"
 
 
 @contextmanager
-def _group_membership_management(store: Store, name: str, is_join: bool) -> Iterator[None]:
+def _group_membership_management(
+    store: Store, name: str, is_join: bool, timeout: timedelta | None = None
+) -> Iterator[None]:
     """One member at a time joins or leaves. Released whatever happens inside.
 
-    Raises when the holder does not let go within the store's timeout.
+    Raises when a holder does not let go within `timeout`, or within the store's.
     """
+    patience = () if timeout is None else (timeout,)
     # Of one use only, so that nobody waits for a key that an earlier use has left behind.
     token = f"Token_for_{name}_{'join' if is_join else 'leave'}_{uuid.uuid4().hex}"
     while (holder := store.compare_set(_TOKEN_KEY, "", token).decode()) != token:
         if not holder:
             continue  # released between the attempt and the answer
         try:
-            store.wait([holder])
+            store.wait([holder], *patience)
         except RuntimeError:
             logger.error("%s timed out waiting for %s to be released.", token, holder)
             raise

@@ -15,6 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from datetime import timedelta
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 import torch
@@ -579,8 +580,9 @@ def shutdown(graceful: bool = True, timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -
     """Ends rpc in this process; init_rpc may be called again afterwards.
 
     A graceful end serves on until all workers have called this and no call is running anywhere, or
-    until the timeout, which raises; in a dynamic world it leaves without waiting for others. What
-    happens meanwhile, rpc has ended when this returns or raises.
+    until the timeout, which raises; in a dynamic world it leaves without waiting for others. The
+    timeout is for all of it; 0 is without limit. Whatever happens meanwhile, rpc has ended when this
+    returns or raises.
     """
     try:
         if graceful:
@@ -593,27 +595,52 @@ def shutdown(graceful: bool = True, timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -
         _finalize_shutdown()
 
 
+class _Rest:
+    """What is left of a time limit; 0 is without limit."""
+
+    def __init__(self, timeout: float) -> None:
+        self._ends = time.monotonic() + timeout if timeout else None
+
+    def seconds(self) -> float:
+        """As a timeout: 0 for no limit, so what is over is a little more."""
+        return 0.0 if self._ends is None else max(0.001, self._ends - time.monotonic())
+
+    def span(self) -> timedelta | None:
+        return None if self._ends is None else timedelta(seconds=self.seconds())
+
+
 def _end_together(agent: Any, timeout: float) -> None:
-    deadline = time.monotonic() + timeout if timeout else None
+    rest = _Rest(timeout)
     # Before the first one leaves, and takes along what it holds: whatever anybody has created is
     # there when all have come to the barrier, and nobody leaves before all have passed it.
-    _rref.await_creations(agent, deadline)
-    _wait_all_workers(timeout)
-    _delete_all_user_and_unforked_owner_rrefs()
+    _rref.await_creations(agent, rest.seconds())
+    _wait_all_workers(rest.seconds())
+    _release_references(rest)
     _rref.note_leaks(agent)
-    left = max(0.001, deadline - time.monotonic()) if deadline is not None else 0
-    agent.join(shutdown=True, timeout=left)
+    agent.join(shutdown=True, timeout=rest.seconds())
+
+
+def _release_references(rest: _Rest) -> None:
+    span = rest.span()
+    if span is None:
+        _delete_all_user_and_unforked_owner_rrefs()
+    else:
+        _delete_all_user_and_unforked_owner_rrefs(span)
 
 
 def _leave(agent: Any, timeout: float) -> None:
+    rest = _Rest(timeout)
     me = agent.get_worker_info()
-    _delete_all_user_and_unforked_owner_rrefs()
-    with _group_membership_management(agent.store, me.name, False):
+    _release_references(rest)
+    with _group_membership_management(agent.store, me.name, False, rest.span()):
         roster = _read_roster(agent.store)
         roster.pop(me.name, None)
         _write_roster(agent.store, roster)
+        limit = rest.seconds() or UNSET_RPC_TIMEOUT
         told = {
-            info.name: rpc_async(info.name, _update_group_membership, args=(me, [], {}, False))
+            info.name: rpc_async(
+                info.name, _update_group_membership, args=(me, [], {}, False), timeout=limit
+            )
             for info in agent.get_worker_infos()
             if info.name != me.name
         }
@@ -622,7 +649,7 @@ def _leave(agent: Any, timeout: float) -> None:
                 future.wait()
             except RuntimeError as error:
                 logger.warning("%s was not told that %s leaves: %s", name, me.name, error)
-    agent.join(shutdown=True, timeout=timeout)
+    agent.join(shutdown=True, timeout=rest.seconds())
 
 
 def _finalize_shutdown() -> None:

@@ -342,6 +342,26 @@ auto in_slices(NodeCore& core, double seconds, F attempt) {
   });
 }
 
+Deadline deadline_of(NodeCore& core, double timeout) {
+  return guarded(&core,
+                 [&] { return Deadline::after(SteadyClock(), duration_of(timeout, "timeout")); });
+}
+
+// Lets go, and waits as Node::await_release does.
+bool release_references(NodeCore& core, Deadline deadline) {
+  return guarded(&core, [&] {
+    {
+      const WithoutGil no_gil;
+      core.node().release_references();
+    }
+    return wait_interruptibly(
+        [&](Deadline until) {
+          return core.node().await_release(until.remaining(std::chrono::steady_clock::now()));
+        },
+        deadline);
+  });
+}
+
 py::object seconds_or_none(const std::optional<Duration>& duration) {
   if (!duration) return py::none();
   return py::float_(std::chrono::duration<double>(*duration).count());
@@ -550,10 +570,17 @@ void bind_node(py::module_& module) {
       .def(
           "shutdown",
           [](NodeCore& core, double timeout) {
+            if (core.node().closed()) return;
+            const Deadline deadline = deadline_of(core, timeout);
             in_slices(core, timeout, [&](Duration slice) {
-              core.node().shutdown(slice);
+              core.node().depart(slice);
               return true;
             });
+            release_references(
+                core, std::min(deadline, Deadline::after(SteadyClock(), Node::kReleasePatience)));
+            const WithoutGil no_gil;
+            core.node().report_leaks();
+            core.node().close();
           },
           py::arg("timeout") = 0.0)
       .def(
@@ -568,11 +595,7 @@ void bind_node(py::module_& module) {
       .def(
           "release_references",
           [](NodeCore& core, double timeout) {
-            return guarded(&core, [&] {
-              const Duration patience = duration_of(timeout, "timeout");
-              const WithoutGil no_gil;
-              return core.node().release_references(patience);
-            });
+            return release_references(core, deadline_of(core, timeout));
           },
           py::arg("timeout"))
       .def("refs", &list_references)

@@ -272,7 +272,8 @@ Object read_copy(const NodeCore& core, Kept& value) {
   throw PythonErrorSet{};
 }
 
-Object local_value(const Reference& reference) {
+// Throws Error(Timeout): no longer than the call being served.
+Object local_value(const Reference& reference, Duration timeout) {
   const auto core = reference.shared_core();
   References& references = core->node().references();
   struct Arrival {
@@ -280,15 +281,34 @@ Object local_value(const Reference& reference) {
     Found found;
   };
   const auto arrival = std::make_shared<Arrival>();
+  std::uint64_t waiter = 0;
   {
     const WithoutGil no_gil;
-    references.when_there(*reference.handle(), [arrival](Found found) {
+    waiter = references.when_there(*reference.handle(), [arrival](Found found) {
       arrival->found = std::move(found);
       arrival->there.set();
     });
   }
   if (!arrival->there.happened()) {
-    wait_interruptibly(*core->node().scheduler(), arrival->there, Deadline::never());
+    Deadline deadline = Deadline::after(SteadyClock(), timeout);
+    if (const CallContext* serving = current_call()) {
+      deadline = std::min(deadline, serving->deadline());
+    }
+    const auto stop_waiting = [&] {
+      const WithoutGil no_gil;
+      references.stop_waiting(reference.handle()->id(), waiter);
+    };
+    bool is_there = false;
+    try {
+      is_there = wait_interruptibly(*core->node().scheduler(), arrival->there, deadline);
+    } catch (const PythonErrorSet&) {
+      stop_waiting();
+      throw;
+    }
+    if (!is_there) {
+      stop_waiting();
+      throw Error(ErrorKind::Timeout, "the value does not exist yet");
+    }
   }
   const Found& found = arrival->found;
   if (found.failure) raise_failure(*core, *found.failure);
@@ -354,15 +374,19 @@ PyObject* to_here(PyObject* self, PyObject* const* given, Py_ssize_t count, PyOb
       return nullptr;
     }
     PyObject* const timeout = count + named == 1 ? given[0] : nullptr;
-    const bool unset = timeout && PyFloat_Check(timeout) && PyFloat_AS_DOUBLE(timeout) == -1.0;
-    if (reference->handle()->is_owner()) return local_value(*reference).release();
+    const bool is_number = timeout && (PyFloat_Check(timeout) || PyLong_Check(timeout));
+    const bool unset = is_number && PyFloat_AsDouble(timeout) == -1.0 && !PyErr_Occurred();
+    const auto limit = limited_timeout_of(unset ? nullptr : timeout);
+    if (reference->handle()->is_owner()) {
+      core = reference->shared_core();
+      return local_value(*reference, limit.value_or(kForever)).release();
+    }
     if (is_deleted(*reference)) {
       throw Error(ErrorKind::Invalid, describe(*reference) +
                                           " has been deleted. Cannot call to_here() on it after "
                                           "deletion.");
     }
     core = reference->shared_core();
-    const auto limit = limited_timeout_of(unset ? nullptr : timeout);
     const engine::ContextScope scope(context_of_python());
     return fetch(*core, *reference, limit).release();
   } catch (...) {
@@ -530,7 +554,7 @@ void bind_reference(py::module_& module) {
       .def("owner_name", [](const Reference& self) { return self.handle()->owner(); })
       .def("_local_value",
            [](const Reference& self) {
-             return guarded(self, [&] { return to_python(local_value(self)); });
+             return guarded(self, [&] { return to_python(local_value(self, kForever)); });
            })
       .def("_get_future",
            [](Reference& self) { return guarded(self, [&] { return creation_future(self); }); })

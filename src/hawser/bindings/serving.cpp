@@ -1,6 +1,7 @@
 #include "hawser/bindings/serving.h"
 
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/python/module_python.h>
 
 #include "hawser/bindings/bind_node.h"
 #include "hawser/bindings/future.h"
@@ -246,6 +247,10 @@ wire::Payload KeptObject::copy() {
   const auto core = core_.lock();
   if (!core) throw Error(ErrorKind::Invalid, "the node is closed");
   const WithGil gil;
+  // What was made known to scripts as a module stays one: those elsewhere know its interface only.
+  if (!script_type_.empty() && torch::jit::as_module(pybind11::handle(object_.get()))) {
+    return write_kept(script_value_of(object_.get(), nullptr));
+  }
   try {
     return write_value(object_.get(), core->picklers());
   } catch (const PythonErrorSet&) {

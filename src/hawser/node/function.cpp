@@ -11,10 +11,15 @@ Error remote_error(std::exception_ptr thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const Error& error) {
-    // A time-out or a loss that the handler met is not one of this call.
+    // A time-out or a loss that the handler met is not one of this call. Where it met it goes
+    // along: at the end of a chain of calls that is how one knows which link has failed.
     ErrorDetails details;
     details.remote_type = "hawser::" + std::string(to_string(error.kind()));
-    return Error(ErrorKind::Remote, error.what(), std::move(details));
+    std::string text = error.what();
+    if (!error.details().node.empty()) {
+      text += " (" + error.details().function + " on '" + error.details().node + "')";
+    }
+    return Error(ErrorKind::Remote, std::move(text), std::move(details));
   } catch (const c10::Error& error) {
     ErrorDetails details;
     details.remote_type = demangled(typeid(error));

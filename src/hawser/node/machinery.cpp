@@ -449,10 +449,49 @@ std::uint32_t Node::Machinery::rank_of(const std::string& name) {
   return *rank;
 }
 
+void Node::Machinery::log_references(log::Level level, std::string_view what,
+                                     const std::vector<std::string>& lines) const {
+  constexpr std::size_t kMost = 100;
+  for (std::size_t i = 0; i < std::min(lines.size(), kMost); ++i) {
+    log::Line(level, "node") << "'" << options_.name << "', " << what << ": " << lines[i];
+  }
+  if (lines.size() > kMost) {
+    log::Line(level, "node") << "'" << options_.name << "', " << what << ": "
+                             << lines.size() - kMost << " more";
+  }
+}
+
+// That a program has references to the end is its good right. Those that hold each other across
+// nodes are another matter: they would have stayed for ever. Whoever is not in such a ring lets go
+// at once, and that may free others; who is still entangled after a moment has found one. It holds
+// on for another moment, so that the others find it, too.
+void Node::Machinery::report_references() {
+  if (log::enabled(log::Level::Info, "node")) {
+    log_references(log::Level::Info, "still held at the end", references_->describe_held());
+  }
+  if (!options_.world_size) return;
+  constexpr Duration kMoment = std::chrono::milliseconds(50);
+  const auto is_in_a_ring = [&] {
+    const Deadline deadline = Deadline::after(clock_, kMoment);
+    while (references_->entangled()) {
+      if (!pause(std::chrono::milliseconds(5), deadline)) return true;
+    }
+    return false;
+  };
+  if (!is_in_a_ring()) return;
+  log_references(log::Level::Warning, "perhaps in a ring of references that hold each other",
+                 references_->describe_leaks());
+  is_in_a_ring();
+}
+
+void Node::Machinery::release_references() {
+  report_references();
+  references_->release_all();
+}
+
 // In a world of fixed members all leave together, so nothing need stay behind. Elsewhere others may
 // go on using what is here until this node is gone, and then find that out.
-bool Node::Machinery::release_references(Deadline deadline) {
-  references_->release_all();
+bool Node::Machinery::await_release(Deadline deadline) {
   const auto done = [&] {
     if (options_.world_size) return references_->idle();
     const RefCounts counts = references_->count();

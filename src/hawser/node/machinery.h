@@ -14,6 +14,7 @@
 #include "hawser/agent/departure_driver.h"
 #include "hawser/agent/store_directory.h"
 #include "hawser/base/buffer_pool.h"
+#include "hawser/base/log.h"
 #include "hawser/base/random.h"
 #include "hawser/node/autograd.h"
 #include "hawser/node/function_table.h"
@@ -51,7 +52,10 @@ class Node::Machinery final : public agent::Workshop,
   bool inherited() const;
   void refuse_if_inherited() const;  // throws Error(Invalid)
 
-  bool release_references(Deadline deadline);
+  void release_references();
+  bool await_release(Deadline deadline);
+  void log_references(log::Level level, std::string_view what,
+                      const std::vector<std::string>& lines) const;
 
   void add(std::shared_ptr<Function> function);
   bool withdraw(std::string_view name);
@@ -117,6 +121,7 @@ class Node::Machinery final : public agent::Workshop,
   std::optional<agent::Departure::Members> await_members_to_leave_with(Deadline deadline);
   bool depart_together(Deadline deadline);
   bool pause(Duration duration, Deadline deadline);
+  void report_references();
   std::shared_ptr<Function> find(wire::TargetKind kind, std::string_view name) const;
   std::shared_ptr<trace::Service> recorded(const wire::ReceivedCall& call);
 

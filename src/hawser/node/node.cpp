@@ -266,9 +266,9 @@ std::shared_ptr<RefHandle> Node::create_written(const CallOptions& options, Writ
           if (on_created) on_created(std::move(answer));
         },
         &creation.ticket);
-  } catch (const Error& error) {
+  } catch (...) {
     agent::Answer never_sent;
-    never_sent.error = error;
+    never_sent.error = Error(ErrorKind::Invalid, "the call could not be sent");  // nobody sees it
     references.creation_ended(*creation.handle, never_sent);
     throw;
   }
@@ -294,16 +294,29 @@ Found Node::find_local(const RefHandle& handle, Duration timeout) {
     Found found;
   };
   const auto arrival = std::make_shared<Arrival>();
-  machinery_->references().when_there(handle, [arrival](Found found) {
+  References& references = machinery_->references();
+  const std::uint64_t waiter = references.when_there(handle, [arrival](Found found) {
     arrival->found = std::move(found);
     arrival->there.set();
   });
-  const Deadline deadline = Deadline::after(machinery_->clock(), timeout);
+  Deadline deadline = Deadline::after(machinery_->clock(), timeout);
+  if (const CallContext* serving = current_call()) {
+    deadline = std::min(deadline, serving->deadline());
+  }
   if (!machinery_->crew()->wait(arrival->there, deadline)) {
+    references.stop_waiting(handle.id(), waiter);
     throw Error(ErrorKind::Timeout, "the value does not exist yet");
   }
   if (arrival->found.failure) throw arrival->found.failure->error;
   return arrival->found;
+}
+
+bool Node::has_value(const RefHandle& handle) {
+  if (!handle.is_owner()) {
+    throw Error(ErrorKind::Invalid,
+                "whether the value exists is known on '" + handle.owner() + "', not here");
+  }
+  return machinery_->references().has_value(handle);
 }
 
 bool Node::look_on(Event& event) { return machinery_->crew()->look_on(event); }
@@ -401,20 +414,27 @@ std::optional<std::uint32_t> Node::look_up(std::string_view name, Duration timeo
 
 void Node::shutdown(Duration timeout) {
   if (closed()) return;
-  constexpr Duration kPatience = std::chrono::seconds(5);
   const Deadline deadline = machinery_->leaving_deadline(timeout);
   depart(timeout);
-  release_references(std::min(kPatience, deadline.remaining(machinery_->clock().now())));
-  for (const std::string& leak : machinery_->references().describe_leaks()) {
-    log::Line(log::Level::Warning, "node")
-        << "still referenced when '" << name() << "' left: " << leak;
-  }
+  release_references();
+  await_release(std::min(kReleasePatience, deadline.remaining(machinery_->clock().now())));
+  report_leaks();
   close();
 }
 
-bool Node::release_references(Duration timeout) {
+void Node::release_references() {
   machinery_->refuse_if_inherited();
-  return machinery_->release_references(Deadline::after(machinery_->clock(), timeout));
+  machinery_->release_references();
+}
+
+bool Node::await_release(Duration timeout) {
+  machinery_->refuse_if_inherited();
+  return machinery_->await_release(Deadline::after(machinery_->clock(), timeout));
+}
+
+void Node::report_leaks() const {
+  machinery_->log_references(log::Level::Warning, "still referenced when it left",
+                             machinery_->references().describe_leaks());
 }
 
 void Node::depart(Duration timeout) {

@@ -171,9 +171,15 @@ class Node {
   void shutdown(Duration timeout = kForever);
   // The first part of it: the node serves on until close(). Throws as shutdown() does.
   void depart(Duration timeout = kForever);
-  // The second: lets go of all references that this node holds and waits, in a static world, until
-  // others have let go of its values. False when that was not so in time.
-  bool release_references(Duration timeout);
+  // The second: lets go of all references that this node holds. What they are is logged: as info,
+  // and, where the members of a static world are found to hold each other's values, as warnings.
+  void release_references();
+  // The third: waits until their owners know and, in a static world, others have let go of the
+  // values here, too. False when that was not so in time; shutdown() has kReleasePatience.
+  bool await_release(Duration timeout);
+  static constexpr Duration kReleasePatience = std::chrono::seconds(5);
+  // The fourth: logs as warnings what is still referenced.
+  void report_leaks() const;
   // At once: outstanding calls fail, handlers are told that they are cancelled and waited for until
   // the deadline. Idempotent, never throws. False when handlers were still running.
   bool close(Duration patience = std::chrono::seconds(5));
@@ -221,8 +227,11 @@ class Node {
   // Looks after the network while that is worth more than to sleep, or until the event has
   // happened; whether it has.
   bool look_on(Event& event);
-  // Of a value of this node, once it is there. Throws its failure, and Error(Timeout).
+  // Of a value of this node, once it is there. Throws its failure, and Error(Timeout): no longer
+  // than the call being served.
   Found find_local(const RefHandle& handle, Duration timeout);
+  // Of a value of this node.
+  bool has_value(const RefHandle& handle);
   References& references() const;
   Autograd& autograd() const;
   std::shared_ptr<const Method> find_method(const std::type_info& type,

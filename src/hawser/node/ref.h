@@ -10,6 +10,11 @@
 
 namespace hawser {
 
+// How a method of a value behind a reference is to be called.
+struct UseOptions {
+  std::optional<Duration> timeout{};  // as in CallOptions
+};
+
 // A reference to a value that lives on some node, its owner. The value stays there while any
 // reference to it exists, anywhere; it need not be of a type that can be sent.
 //
@@ -38,7 +43,9 @@ class Ref {
     Node& node = its_node();
     return node.send<T>({.to = owner(), .timeout = timeout}, on_it("", {}));
   }
-  // The value itself, on its owner; waits until it exists.
+  // On its owner: whether the value exists already. Throws Error(Invalid) elsewhere.
+  bool has_value() const { return its_node().has_value(*handle_); }
+  // The value itself, on its owner; waits until it exists, no longer than the call being served.
   std::shared_ptr<T> local(Duration timeout = kForever) const {
     const Found found = its_node().find_local(*handle_, timeout);
     if (const auto kept = std::dynamic_pointer_cast<KeptValue<T>>(found.value)) {
@@ -52,16 +59,24 @@ class Ref {
   // (Python).
   template <class R = c10::IValue, class... Args>
   Future<R> call(std::string_view method, Args&&... args) const {
+    return call<R>(UseOptions{}, method, std::forward<Args>(args)...);
+  }
+  template <class R = c10::IValue, class... Args>
+  Future<R> call(const UseOptions& options, std::string_view method, Args&&... args) const {
     Node& node = its_node();
-    return node.send<R>({.to = owner()},
+    return node.send<R>({.to = owner(), .timeout = options.timeout},
                         on_it(method, write_arguments(nullptr, std::forward<Args>(args)...)));
   }
   // The same; the result stays with the owner, too.
   template <class R = c10::IValue, class... Args>
   Ref<R> remote(std::string_view method, Args&&... args) const {
+    return remote<R>(UseOptions{}, method, std::forward<Args>(args)...);
+  }
+  template <class R = c10::IValue, class... Args>
+  Ref<R> remote(const UseOptions& options, std::string_view method, Args&&... args) const {
     return Ref<R>(its_node().create_written(
-        {.to = owner()}, on_it(method, write_arguments(nullptr, std::forward<Args>(args)...)),
-        type_name<R>()));
+        {.to = owner(), .timeout = options.timeout},
+        on_it(method, write_arguments(nullptr, std::forward<Args>(args)...)), type_name<R>()));
   }
 
   // Gives the reference up now instead of with the last copy of it.

@@ -5,11 +5,14 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <latch>
 #include <thread>
 
+#include "hawser/base/guarded.h"
+#include "hawser/base/log.h"
 #include "tests/support/memory_store.h"
 
 namespace hawser {
@@ -193,7 +196,13 @@ TEST_P(ThreeNodes, TheErrorOfAFunctionIsThatOfItsValueAndTravelsAlongTheChain) {
   EXPECT_EQ(first.details().function, "broken");
   const Ref<std::int64_t> next = a_.remote<std::int64_t>("c", "plus_one", broken);
   const Ref<std::int64_t> last = a_.remote<std::int64_t>("a", "plus_one", next);
-  EXPECT_NE(error_of([&] { last.fetch().get(); }).message().find("it broke"), std::string::npos);
+  const Error at_the_end = error_of([&] { last.fetch().get(); });
+  EXPECT_EQ(at_the_end.details().node, "a");
+  EXPECT_EQ(at_the_end.details().function, "plus_one");
+  // Every link that it has passed, from the one that failed.
+  for (const char* link : {"it broke", "broken on 'b'", "plus_one on 'c'"}) {
+    EXPECT_NE(at_the_end.message().find(link), std::string::npos) << at_the_end.message();
+  }
 }
 
 TEST_P(ThreeNodes, ACreationThatIsTooSlowEndsWhatWaitsForIt) {
@@ -204,6 +213,90 @@ TEST_P(ThreeNodes, ACreationThatIsTooSlowEndsWhatWaitsForIt) {
   EXPECT_EQ(error_of([&] { a_.call<std::int64_t>("c", "sum_of", std::vector{late}).get(); }).kind(),
             ErrorKind::Timeout);
   go_on_.count_down();
+}
+
+TEST_P(ThreeNodes, UsesHaveTimeLimitsOfTheirOwn) {
+  const Ref<Counter> slow = a_.remote<Counter>("b", "slow", 5);
+  const auto limited = slow.call<std::int64_t>({.timeout = 50ms}, "value");
+  EXPECT_EQ(error_of([&] { limited.get(); }).kind(), ErrorKind::Timeout);
+  const Ref<Counter> late = slow.remote<Counter>({.timeout = 50ms}, "clone");
+  eventually([&] {
+    const auto error = late.handle()->error();
+    return error && error->kind() == ErrorKind::Timeout;
+  });
+  go_on_.count_down();
+  EXPECT_EQ(slow.call<std::int64_t>({.timeout = 20s}, "value").get(), 5);
+  EXPECT_EQ(slow.remote<Counter>({.timeout = 20s}, "clone").call<std::int64_t>("value").get(), 5);
+}
+
+TEST_P(ThreeNodes, TheOwnerKnowsWhetherTheValueExistsAndWaitsAsLongAsItSays) {
+  const Ref<Counter> slow = a_.remote<Counter>("a", "slow", 5);
+  EXPECT_FALSE(slow.has_value());
+  EXPECT_EQ(error_of([&] { slow.local(20ms); }).kind(), ErrorKind::Timeout);
+  // Nor does a handler wait for longer than its caller does.
+  Event gave_up;
+  a_.serve("wait_for", [&](Ref<Counter> counter) {
+    EXPECT_EQ(error_of([&] { counter.local(); }).kind(), ErrorKind::Timeout);
+    gave_up.set();
+  });
+  const auto waiting = a_.call<void>({.to = "a", .timeout = 50ms}, "wait_for", slow);
+  EXPECT_EQ(error_of([&] { waiting.get(); }).kind(), ErrorKind::Timeout);
+  EXPECT_TRUE(gave_up.sleep_until(Deadline::after(SteadyClock(), 20s)));
+  go_on_.count_down();
+  EXPECT_EQ(slow.local()->value(), 5);
+  EXPECT_TRUE(slow.has_value());
+  const Ref<Counter> elsewhere = a_.remote<Counter>("b", "make", 5);
+  EXPECT_EQ(error_of([&] { elsewhere.has_value(); }).kind(), ErrorKind::Invalid);
+}
+
+TEST_P(ThreeNodes, WhoStopsWaitingIsForgotten) {
+  const Ref<Counter> slow = a_.remote<Counter>("a", "slow", 5);
+  const auto token = std::make_shared<int>();
+  const auto number =
+      a_.references().when_there(*slow.handle(), [token](const Found&) { ADD_FAILURE(); });
+  EXPECT_EQ(token.use_count(), 2);
+  a_.references().stop_waiting(slow.handle()->id(), number);
+  EXPECT_EQ(token.use_count(), 1);
+  go_on_.count_down();
+  EXPECT_EQ(slow.local()->value(), 5);
+}
+
+// Has the lock of its node's references held while it is asked for a copy that never changes.
+class HoldsTheLock final : public Kept {
+ public:
+  std::string type_name() const override { return "HoldsTheLock"; }
+  std::size_t bytes() const override { return 0; }
+  wire::Payload copy() override { return write_result(nullptr, std::int64_t{7}); }
+  std::span<const std::byte> constant_copy() const override {
+    asked = true;  // no Event: whoever waits for that would be woken when this hand is through
+    go_on.sleep_until(Deadline::after(SteadyClock(), 20s));
+    return {};
+  }
+  void call(const CallContext&, std::string_view) override {}
+
+  mutable std::atomic<bool> asked{false};
+  mutable Event go_on;
+};
+
+TEST_P(ThreeNodes, AHandleEndsWhileSomebodyElseHasTheLock) {  // HANDLE-1
+  const auto value = std::make_shared<HoldsTheLock>();
+  const Ref<std::int64_t> kept(a_.keep(value));
+  Ref<Counter> held = a_.remote<Counter>("b", "make", 5);
+  Ref<Counter> own = a_.ref(std::make_shared<Counter>(3));
+  eventually([&] { return held.confirmed(); });
+  const auto sum = a_.call<std::int64_t>("b", "plus_one", kept);
+  eventually([&] { return value->asked.load(); });
+  Event ended;
+  std::thread finaliser([&] {
+    held = {};
+    own = {};
+    ended.set();
+  });
+  EXPECT_TRUE(ended.sleep_until(Deadline::after(SteadyClock(), 10s)));
+  value->go_on.set();
+  finaliser.join();
+  EXPECT_EQ(sum.get(), 8);
+  eventually([] { return Counter::alive == 0; });
 }
 
 TEST_P(ThreeNodes, AReleasedReferenceCannotBeUsed) {
@@ -255,6 +348,7 @@ TEST_P(ThreeNodes, TheInspectorShowsWhatThereIs) {
   EXPECT_EQ(theirs[0].state, "ready");
   EXPECT_EQ(theirs[0].made_by, "make");
   EXPECT_EQ(theirs[0].holders, std::vector<std::string>{"a"});
+  EXPECT_EQ(theirs[0].handles, 0u);
   EXPECT_EQ(theirs[0].bytes, sizeof(Counter));
   EXPECT_NE(theirs[0].type.find("Counter"), std::string::npos);
   const auto ours = a_.refs();
@@ -262,18 +356,106 @@ TEST_P(ThreeNodes, TheInspectorShowsWhatThereIs) {
   EXPECT_EQ(ours[0].id, theirs[0].id);
   EXPECT_EQ(ours[0].owner, "b");
   EXPECT_EQ(ours[0].state, "confirmed");
+  EXPECT_EQ(ours[0].handles, 1u);
+  eventually([&] { return a_.refs().at(0).age > ours[0].age; });
+  // Who else holds it, as the owner sees it.
+  c_.serve("hold", [held = std::make_shared<std::vector<Ref<Counter>>>()](Ref<Counter> counter) {
+    held->push_back(std::move(counter));
+  });
+  a_.call<void>("c", "hold", counter).get();
+  eventually([&] {
+    auto holders = b_.refs().at(0).holders;
+    std::sort(holders.begin(), holders.end());
+    return holders == std::vector<std::string>{"a", "c"};
+  });
+  EXPECT_EQ(ours[0].origin, "");
 }
 
-TEST_P(ThreeNodes, ShutdownLetsGoOfEverything) {
+TEST(References, SayWhereTheyWereCreatedWhenAskedTo) {
+  NodeOptions options;
+  options.name = "only";
+  options.store = std::make_shared<testing::MemoryStore>();
+  options.record_reference_origins = true;
+  Node node(options);
+  const Ref<Counter> counter = node.ref(std::make_shared<Counter>(3));
+  EXPECT_NE(node.refs().at(0).origin.find("frame"), std::string::npos) << node.refs().at(0).origin;
+}
+
+// Lines of the layer "node", while it lives.
+class CapturedLog {
+ public:
+  explicit CapturedLog(std::string_view levels) {
+    log::configure(levels);
+    log::set_sink([this](log::Level level, std::string_view layer, std::string_view line) {
+      if (layer != "node") return;
+      lines_.lock()->push_back((level == log::Level::Info ? "info: " : "warning: ") +
+                               std::string(line));
+    });
+  }
+  ~CapturedLog() {
+    log::set_sink(nullptr);
+    log::configure("warning");
+  }
+  std::vector<std::string> with(std::string_view text) {
+    std::vector<std::string> found;
+    for (const std::string& line : *lines_.lock()) {
+      if (line.find(text) != std::string::npos) found.push_back(line);
+    }
+    return found;
+  }
+
+ private:
+  Guarded<std::vector<std::string>> lines_;
+};
+
+class TheEnd : public ThreeNodes {
+ protected:
+  void end_together() {
+    std::thread b([&] { b_.shutdown(20s); });
+    std::thread c([&] { c_.shutdown(20s); });
+    a_.shutdown(20s);
+    b.join();
+    c.join();
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, TheEnd, ::testing::Values("shm", "tcp"));
+
+// What is held to the end is told to who wants to know; it is no reason to warn.
+TEST_P(TheEnd, LetsGoOfEverything) {
+  CapturedLog log("node=info");
   const Ref<Counter> counter = a_.remote<Counter>("b", "make", 5);
   const Ref<Counter> given = a_.ref(std::make_shared<Counter>(1));
   EXPECT_EQ(a_.call<std::int64_t>("c", "sum_of", std::vector{counter, given}).get(), 6);
-  std::thread b([&] { b_.shutdown(20s); });
-  std::thread c([&] { c_.shutdown(20s); });
-  a_.shutdown(20s);
-  b.join();
-  c.join();
+  end_together();
   EXPECT_EQ(Counter::alive, 0);
+  const auto held = log.with("still held at the end");
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_TRUE(held[0].starts_with("info: 'a'")) << held[0];
+  EXPECT_NE(held[0].find("value " + counter.id() + " on b"), std::string::npos) << held[0];
+  EXPECT_EQ(log.with("warning: "), std::vector<std::string>{});
+}
+
+struct Link {
+  Ref<Link> next;
+};
+
+TEST_P(TheEnd, ReportsReferencesThatHoldEachOther) {
+  CapturedLog log("warning");
+  b_.serve("make_link", [] { return std::make_unique<Link>(); });
+  b_.serve_method("point_to", [](Link& link, Ref<Link> next) { link.next = std::move(next); });
+  {
+    const Ref<Link> mine = a_.ref(std::make_shared<Link>());
+    const Ref<Link> theirs = a_.remote<Link>("b", "make_link");
+    theirs.call<void>("point_to", mine).get();
+    mine.local()->next = theirs;
+  }
+  end_together();
+  const auto report = log.with("ring of references");
+  EXPECT_TRUE(std::any_of(report.begin(), report.end(), [](const std::string& line) {
+    return line.find("is held by") != std::string::npos;
+  })) << ::testing::PrintToString(report);
+  EXPECT_EQ(log.with("still referenced when it left"), std::vector<std::string>{});
 }
 
 }  // namespace

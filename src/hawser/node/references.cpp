@@ -405,13 +405,36 @@ void References::cancel_with(const RefHandle& handle, Use use, const agent::Call
   if (failed) agent::Agent::cancel(call, *failed);
 }
 
-void References::when_there(const RefHandle& handle, UniqueFunction<void(Found)> then) {
+std::uint64_t References::when_there(const RefHandle& handle, UniqueFunction<void(Found)> then) {
   Waiting waiting{std::move(then), handle.id(), true};
   std::optional<Found> found;
+  std::uint64_t number = 0;
   ask([&](State& state, TimePoint now) {
-    found = find_or_wait(state, now, state.next_number++, waiting);
+    number = state.next_number++;
+    found = find_or_wait(state, now, number, waiting);
   });
   if (found) waiting.then(std::move(*found));
+  return number;
+}
+
+void References::stop_waiting(const refs::RefId& id, std::uint64_t number) {
+  Waiting dying;  // after the lock
+  tell([&](State& state, TimePoint now) {
+    const auto waiting = state.waiting.find(number);
+    if (waiting == state.waiting.end()) return;
+    dying = std::move(waiting->second);
+    state.waiting.erase(waiting);
+    state.ledger.stop_waiting(id, refs::Waiter{number}, now);
+  });
+}
+
+bool References::has_value(const RefHandle& handle) {
+  bool there = false;
+  ask([&](State& state, TimePoint) {
+    const auto known = state.values.find(handle.id());
+    there = known != state.values.end() && known->second.value;
+  });
+  return there;
 }
 
 // Nothing when the value does not exist yet: then somebody waits for it now.
@@ -624,16 +647,7 @@ bool References::serve_without_running(const CallContext& context) {
 void References::stop_waiting_when_cancelled(const CallContext& context, const refs::RefId& id,
                                              std::uint64_t number) {
   context.call()->on_cancel([weak = weak_from_this(), id, number] {
-    const auto self = weak.lock();
-    if (!self) return;
-    Waiting dying;  // after the lock
-    self->tell([&](State& state, TimePoint now) {
-      const auto waiting = state.waiting.find(number);
-      if (waiting == state.waiting.end()) return;
-      dying = std::move(waiting->second);
-      state.waiting.erase(waiting);
-      state.ledger.stop_waiting(id, refs::Waiter{number}, now);
-    });
+    if (const auto self = weak.lock()) self->stop_waiting(id, number);
   });
 }
 
@@ -684,6 +698,33 @@ void References::received(const std::string& peer, Incarnation incarnation,
 }
 
 // ------------------------------------------------------------------------------- the end
+
+std::vector<std::string> References::describe_held() {
+  std::vector<std::string> lines;
+  for (const RefReport& held : report()) {
+    if (held.mine || held.handles == 0) continue;
+    lines.push_back("value " + held.id + " on " + held.owner + " (" +
+                    (held.type.empty() ? "" : held.type + ", ") + held.state + ")" +
+                    (held.origin.empty() ? "" : ", created at " + held.origin));
+  }
+  return lines;
+}
+
+bool References::entangled() {
+  bool holds = false;
+  bool is_held = false;
+  tell([&](State& state, TimePoint now) {
+    const auto held = state.ledger.held(now);
+    holds =
+        std::any_of(held.begin(), held.end(), [](const auto& each) { return each.handles > 0; });
+    if (!holds) return;
+    const auto owned = state.ledger.owned(now);
+    is_held = std::any_of(owned.begin(), owned.end(), [](const auto& each) {
+      return each.local == 0 && !each.holders.empty();
+    });
+  });
+  return holds && is_held;
+}
 
 void References::release_all() {
   tell([](State& state, TimePoint now) { state.ledger.release_all(now); }, {.post = Post::Now});

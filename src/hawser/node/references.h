@@ -157,8 +157,12 @@ class References : public std::enable_shared_from_this<References> {
   void cancel_with(const RefHandle& handle, Use use, const agent::CallHandle& call);
 
   // Of a value of this node: `then` is called with it, or with its failure, at once or later on the
-  // crew. It must be brief.
-  void when_there(const RefHandle& handle, UniqueFunction<void(Found)> then);
+  // crew. It must be brief. Returns a number for stop_waiting(), after which it is not called
+  // unless that has begun.
+  std::uint64_t when_there(const RefHandle& handle, UniqueFunction<void(Found)> then);
+  void stop_waiting(const refs::RefId& id, std::uint64_t number);
+  // Of a value of this node: it exists.
+  bool has_value(const RefHandle& handle);
 
   // ------ for messages ------
   // Makes tickets of the references in a payload for that node. Throws when one cannot be used;
@@ -206,6 +210,11 @@ class References : public std::enable_shared_from_this<References> {
   void received(const std::string& peer, Incarnation incarnation, wire::References&& message);
 
   // ------ the end, and looking ------
+  // Each reference to a value elsewhere that the program still has.
+  std::vector<std::string> describe_held();
+  // This node holds values of others, and others hold values of this node that it does not hold
+  // itself: if that does not end by itself, some of them hold each other.
+  bool entangled();
   // Lets go of every reference to values elsewhere; what the program still has can be used no more.
   void release_all();
   // Nothing of this node is held elsewhere, and the other way round.

@@ -240,7 +240,7 @@ TEST_P(ThreeNodes, TheOwnerKnowsWhetherTheValueExistsAndWaitsAsLongAsItSays) {
     gave_up.set();
   });
   const auto waiting = a_.call<void>({.to = "a", .timeout = 50ms}, "wait_for", slow);
-  EXPECT_EQ(error_of([&] { waiting.get(); }).kind(), ErrorKind::Timeout);
+  EXPECT_TRUE(waiting.wait_for(20s));  // for its time-out, or for the handler, which ends just then
   EXPECT_TRUE(gave_up.sleep_until(Deadline::after(SteadyClock(), 20s)));
   go_on_.count_down();
   EXPECT_EQ(slow.local()->value(), 5);
@@ -429,9 +429,9 @@ TEST_P(TheEnd, LetsGoOfEverything) {
   EXPECT_EQ(a_.call<std::int64_t>("c", "sum_of", std::vector{counter, given}).get(), 6);
   end_together();
   EXPECT_EQ(Counter::alive, 0);
-  const auto held = log.with("still held at the end");
+  // A hand of 'c' may still be busy with getting rid of its arguments.
+  const auto held = log.with("info: 'a', still held at the end");
   ASSERT_EQ(held.size(), 1u);
-  EXPECT_TRUE(held[0].starts_with("info: 'a'")) << held[0];
   EXPECT_NE(held[0].find("value " + counter.id() + " on b"), std::string::npos) << held[0];
   EXPECT_EQ(log.with("warning: "), std::vector<std::string>{});
 }

@@ -138,7 +138,7 @@ TEST_P(Killed, CallerWhileItSendsALargeTensor) {
   EXPECT_EQ(other.call_all({"callee"}), 1u);
   Worker caller(options("caller"));
   const auto files_before = open_files();
-  const auto lent_before = callee.inspect().memory.bytes_lent;
+  const auto lent_before = callee.inspect().memory.lent;
 
   EXPECT_EQ(caller.call_all({"callee"}), 1u);
   const auto received = [&] { return peer_of(callee, "caller").traffic.bytes_received; };
@@ -149,8 +149,8 @@ TEST_P(Killed, CallerWhileItSendsALargeTensor) {
   EXPECT_TRUE(eventually([&] { return peer_of(callee, "caller").state == "lost"; }));
   EXPECT_EQ(served, 0);
   EXPECT_EQ(other.call_all({"callee"}), 1u);
-  EXPECT_TRUE(eventually([&] { return callee.inspect().memory.bytes_lent <= lent_before; }))
-      << callee.inspect().memory.bytes_lent << " bytes";
+  EXPECT_TRUE(eventually([&] { return callee.inspect().memory.lent <= lent_before; }))
+      << callee.inspect().memory.lent << " bytes";
   EXPECT_TRUE(eventually([&] { return open_files() <= files_before; })) << open_files() << " files";
 }
 

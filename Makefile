@@ -11,8 +11,7 @@ export JOBS WERROR
 
 # $(call build,<preset>[,<ninja targets>])
 define build
-	cmake --preset $(1) --log-level=WARNING -DHAWSER_WERROR=$(WERROR) >/dev/null
-	cmake --build --preset $(1) -j $(JOBS) $(if $(2),--target $(2))
+	scripts/build.sh $(1) $(if $(2),--target $(2))
 endef
 
 .PHONY: help
@@ -35,7 +34,8 @@ demo-calls: bootstrap ## three processes call each other over shm and tcp, and o
 	build/dev/examples/demo $(ARGS)
 
 .PHONY: test
-test: check asan tsan ## everything: all tests, then the torch-free layers under both sanitizers
+test: bootstrap ## everything: all tests, then the torch-free layers under both sanitizers
+	scripts/test_all.sh $(ARGS)
 
 .PHONY: check
 check: bootstrap ## build dev and run all its tests

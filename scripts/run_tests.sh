@@ -1,15 +1,11 @@
 #!/usr/bin/env bash
-# Configures, builds and tests one preset.
+# Builds and tests one preset, as scripts/build.sh does.
 #   scripts/run_tests.sh <preset> [ctest option]...
-# WERROR=ON makes warnings errors, JOBS=<n> sets how many jobs run at a time.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset=$1
 shift
-jobs=${JOBS:-$(nproc)}
-
-cmake --preset "$preset" --log-level=WARNING -DHAWSER_WERROR="${WERROR:-OFF}" >/dev/null
-cmake --build --preset "$preset" -j "$jobs"
+scripts/build.sh "$preset"
 
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
@@ -19,4 +15,4 @@ run=()
 if [[ "$preset" == tsan ]] && setarch -R true 2>/dev/null; then
   run=(setarch -R) # ThreadSanitizer of g++ 12 does not start where the kernel randomises more than 28 bits
 fi
-"${run[@]}" ctest --preset "$preset" -j "$jobs" --no-tests=error "$@"
+"${run[@]}" ctest --preset "$preset" -j "${JOBS:-$(nproc)}" --no-tests=error "$@"

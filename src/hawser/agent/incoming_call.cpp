@@ -43,10 +43,11 @@ bool IncomingCall::reply_at_leisure(wire::Payload&& payload, wire::Notes&& notes
 
 bool IncomingCall::fail(Error error, wire::Payload&& payload,
                         std::optional<wire::TraceReport> report) {
-  return claim_answer() && path_->send_failure({.id = call_.id,
-                                                .error = std::move(error),
-                                                .payload = std::move(payload),
-                                                .report = std::move(report)});
+  return claim_answer() && !path_->is_past(deadline_) &&
+         path_->send_failure({.id = call_.id,
+                              .error = std::move(error),
+                              .payload = std::move(payload),
+                              .report = std::move(report)});
 }
 
 void IncomingCall::on_cancel(UniqueFunction<void()> callback) {

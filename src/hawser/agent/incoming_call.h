@@ -58,6 +58,7 @@ class AnswerPath {
   // The same, when nobody is likely to wait for it: a caller that sleeps is not woken.
   virtual bool send_reply_at_leisure(wire::Reply&& reply) { return send_reply(std::move(reply)); }
   virtual bool send_failure(wire::Failure&& failure) = 0;
+  virtual bool is_past(Deadline deadline) const = 0;
   virtual void call_answered(CallId id) = 0;
   // Whether the call must not start now; it is then run again when it may (FLOW-2).
   virtual bool put_aside(const std::shared_ptr<IncomingCall>& call) = 0;
@@ -83,7 +84,8 @@ class IncomingCall final : public transport::Task,
   const std::shared_ptr<void>& attached() const { return preparation_.attached; }
   Deadline deadline() const { return deadline_; }
 
-  // The first one counts. False when the call had been answered, or nobody waits any more.
+  // The first one counts. False when the call had been answered, or nobody waits any more. What
+  // failed because its time was up is not told: the caller's was up before, and he knows.
   bool reply(wire::Payload&& payload, wire::Notes&& notes = {});
   bool reply_at_leisure(wire::Payload&& payload, wire::Notes&& notes = {});
   bool fail(Error error, wire::Payload&& payload = {},

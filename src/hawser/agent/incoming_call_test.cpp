@@ -18,10 +18,12 @@ class RecordingPath final : public AnswerPath {
     failures.push_back(failure.error);
     return true;
   }
+  bool is_past(Deadline deadline) const override { return deadline.passed(now); }
   void call_answered(CallId id) override { answered.push_back(id); }
   bool put_aside(const std::shared_ptr<IncomingCall>&) override { return busy; }
 
   bool busy = false;
+  TimePoint now{};
   std::vector<CallId> replies;
   std::vector<Error> failures;
   std::vector<CallId> answered;

@@ -122,6 +122,7 @@ class Session final : public transport::FrameSink,
   bool send_reply(wire::Reply&& reply) override;
   bool send_reply_at_leisure(wire::Reply&& reply) override;
   bool send_failure(wire::Failure&& failure) override;
+  bool is_past(Deadline deadline) const override { return deadline.passed(clock_.now()); }
   void call_answered(CallId id) override;
   bool put_aside(const std::shared_ptr<IncomingCall>& call) override;
 

@@ -219,6 +219,17 @@ TEST_F(SessionTest, ABudgetEndsAtTheCalleeToo) {
   EXPECT_TRUE(handler_.calls[0]->cancelled());
 }
 
+TEST_F(SessionTest, WhatFailedBecauseItsTimeWasUpIsLeftToTheCallerToTell) {
+  receive_call(CallId{5}, 1000)->run();
+  receive_call(CallId{6}, 2000)->run();
+  clock_.advance(1ms);
+  EXPECT_FALSE(handler_.calls.at(0)->fail(Error(ErrorKind::Timeout, "waited in vain")));
+  EXPECT_TRUE(link_->sent.empty());
+  EXPECT_TRUE(handler_.calls.at(1)->fail(Error(ErrorKind::Timeout, "did not wait so long")));
+  EXPECT_EQ(take_sent<wire::ReceivedFailure>().id, CallId{6});
+  EXPECT_EQ(session_->serving(), 0u);
+}
+
 TEST_F(SessionTest, CancelFromThePeerReachesTheHandler) {
   receive_call(CallId{5})->run();
   receive(wire::encode(wire::Cancel{CallId{6}}));

@@ -225,11 +225,12 @@ GOALS = (
         (Figure(limit("tcp_polling_hot")),),
         at_most_ratio=1.8,
     ),
+    # Rounds of a no-op call differ by several times as much.
     Goal(
         "profiling while it is off, against a no-op call",
         Figure(job("profiling_off")),
         (Figure(job("noop_hot")),),
-        at_most_ratio=0.01,
+        at_most_ratio=0.02,
     ),
     Goal("calls, 64 in flight, shm", Figure(job("calls_64"), "calls_per_s"), at_least=1_000_000),
     Goal(

@@ -354,7 +354,7 @@ Crew::Hand* Crew::this_hand() const {
 void Crew::lead(Hand& hand, bool just_served) {
   const auto me = this_thread();
   set_->disarm();
-  spinner_.restart();
+  spinner_.wake_up();
   wakes_.wake();  // the seat may have been stolen from somebody who meant to
   bool served = just_served;
   while (!stopping_.load(std::memory_order_relaxed)) {

@@ -32,10 +32,15 @@ class Spinner {
  public:
   explicit Spinner(Duration limit) : limit_(limit) {}
 
-  // A frame came, or the poller has just sat down.
+  // A frame came, or a waiter has just sat down.
   void restart() {
     round_ = 0;
     suspects_ = false;
+  }
+  // The poller was asleep. Whoever woke it may be on the same core, and wants its answer.
+  void wake_up() {
+    restart();
+    rounds_per_yield_ = kFewestRounds;
   }
   // Nothing came. False: go to sleep. What is known to be on its way, or likely to come to who has
   // begun to look by `likely_until`, is worth a longer look.

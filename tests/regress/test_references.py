@@ -171,7 +171,8 @@ def leave_with_references(world: World) -> None:
         eventually(lambda: counts()["num_owner_rrefs"] == "1")
         world.meet("held")
         eventually(lambda: counts()["num_owner_rrefs"] == "0")
-        assert [info.name for info in rpc.api._get_current_rpc_agent().get_worker_infos()] == ["w0"]
+        agent = rpc.api._get_current_rpc_agent()
+        eventually(lambda: [info.name for info in agent.get_worker_infos()] == ["w0"])
         world.meet("left")
     else:
         world.meet("held")

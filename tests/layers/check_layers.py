@@ -7,8 +7,9 @@
                                                         <- hawser.h <- bindings
 
 A file includes its own layer and those below it. On top of that, libtorch is known from tensor
-upwards, sockets only in transport, Python only in bindings. The same arrows stand in
-CMakeLists.txt (hawser_layer); this script checks that both say the same.
+upwards, sockets only in transport, Python only in bindings. A source file includes its own header
+first, which shows that the header stands alone. The same arrows stand in CMakeLists.txt
+(hawser_layer); this script checks that both say the same.
 
 Usage: check_layers.py [--root <repository>]
        check_layers.py --self-test
@@ -113,12 +114,18 @@ def check_file(path: Path, relative: Path) -> list[str]:
         return [f"{relative}: '{layer}' is not a layer (tests/layers/check_layers.py lists them)"]
     is_test = relative.stem.endswith(("_test", "_fuzz"))
     errors = []
+    own = path.with_suffix(".h")
+    includes_own_first = path == own or not own.exists()
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         match = INCLUDE.match(line)
         if not match:
             continue
         quote, header = match.groups()
         where = f"{relative}:{number}"
+        if not includes_own_first:
+            includes_own_first = True
+            if not own.as_posix().endswith("/" + header):
+                errors.append(f"{where}: include {own.name} before anything else")
         target = layer_of_include(header)
         if target is not None:
             if target not in BELOW:
@@ -226,6 +233,15 @@ def self_test() -> list[str]:
             if bool(errors) != expected:
                 verdict = "not found" if expected else f"reported: {errors}"
                 failures.append(f"self-test: {relative}: {line}: {verdict}")
+    for own_first in (True, False):
+        with tempfile.TemporaryDirectory() as folder:
+            layer = Path(folder) / "src/hawser/base"
+            layer.mkdir(parents=True)
+            (layer / "a.h").write_text("#pragma once\n")
+            lines = ['#include "hawser/base/a.h"\n', "#include <string>\n"]
+            (layer / "a.cpp").write_text("".join(lines if own_first else reversed(lines)))
+            if bool(check_tree(Path(folder))[0]) == own_first:
+                failures.append(f"self-test: own header first is {own_first}, and said not to be")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "CMakeLists.txt").write_text("hawser_layer(wire DEPENDS agent)\n")
         if not any("wire must depend" in error for error in check_cmake(Path(folder))):

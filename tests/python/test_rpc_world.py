@@ -426,6 +426,20 @@ def start_five_times(world: World, port: int) -> None:
     assert threads <= used[0] and files <= used[1], f"{used} became {(threads, files)}"
 
 
+def start_with_time_limit(world: World, port: int, limit: float) -> None:
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=f"tcp://127.0.0.1:{port}", rpc_timeout=limit
+    )
+    rpc.init_rpc(world.name(), rank=world.rank, world_size=world.size, rpc_backend_options=options)
+    assert rpc.rpc_sync(world.next, min, (1, 2), timeout=PATIENCE_S) == 1
+    rpc.shutdown()
+
+
+@pytest.mark.parametrize("limit", [0, 0.001])
+def test_the_time_limit_of_calls_is_not_that_of_the_store(limit: float) -> None:
+    run(start_with_time_limit, _free_port(), limit, init=False)
+
+
 # The usual program: one address, the same names and ranks. With other ranks: see row 3 of regress.
 def test_a_process_starts_five_times_at_one_address() -> None:
     run(start_five_times, _free_port(), init=False, deadline=25)

@@ -17,7 +17,6 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Generator
-from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -158,7 +157,6 @@ def init_rpc(
         rpc_backend_options = backend_registry.construct_rpc_backend_options(backend)
 
     store = _rendezvous(rpc_backend_options, rank, world_size)
-    store.set_timeout(timedelta(seconds=rpc_backend_options.rpc_timeout))
     # Before anything is written to the store, so that a mistake of one worker can be corrected.
     _validate_rpc_args(backend, store, name, rank, world_size, rpc_backend_options)
     if _is_current_rpc_agent_set():

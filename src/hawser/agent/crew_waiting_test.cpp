@@ -69,9 +69,9 @@ TEST(Crew, AHandPollsWhileMessagesAreExpected) {
   while (node.is_polled()) std::this_thread::yield();  // nothing was served
 }
 
-// Whoever waits for a reply would otherwise have to be woken for it. Now and then the reply is there
-// first, or others compute and nobody looks on: then it is tried again, with a crew that has not
-// met them.
+// Whoever waits for a reply would otherwise have to be woken for it. Now and then the reply is
+// there first, or others compute and nobody looks on: then it is tried again, with a crew that has
+// not met them.
 TEST(Crew, AHandThatLooksOnGivesTheSeatToAThreadThatWaits) {
   for (bool by_itself = false; !by_itself;) {
     TestNode node({.spin_limit = 10s});

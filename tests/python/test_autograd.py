@@ -121,8 +121,12 @@ def take_kept() -> torch.Tensor:
     return kept.pop("it") * 2
 
 
-def watch_for_anomalies(on: bool) -> None:
-    torch.autograd.set_detect_anomaly(on)
+def watches_for_anomalies() -> bool:
+    return torch.is_anomaly_enabled()
+
+
+def relayed_not_a_number(to: str, x: torch.Tensor) -> torch.Tensor:
+    return hawser.default_node().run(to, not_a_number, x * weight)
 
 
 class Stalls(torch.autograd.Function):
@@ -526,17 +530,21 @@ def test_errors_come_home_with_the_name_of_the_node(world: hawser.Node) -> None:
         assert torch.equal(context.gradients()[x], torch.full((3,), 2.0))
 
 
-def test_anomaly_mode_shows_the_forward_stack_of_the_other_node(world: hawser.Node) -> None:
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_anomaly_mode_shows_the_forward_stack_of_another_node(world: hawser.Node) -> None:
     x = leaf(1, 2, 3)
-    world.run("peer", watch_for_anomalies, True)
-    try:
-        with autograd.context() as context:
-            out = world.run("peer", not_a_number, x)
-            with pytest.raises(hawser.RemoteError, match="returned nan") as raised:
-                context.backward([out.sum()])
-            assert "not_a_number" in raised.value.remote_traceback
-    finally:
-        world.run("peer", watch_for_anomalies, False)
+    with torch.autograd.detect_anomaly(), autograd.context() as context:
+        out = world.run("peer", relayed_not_a_number, "other", x)
+        with pytest.raises(hawser.RemoteError, match="returned nan") as raised:
+            context.backward([out.sum()])
+    assert raised.value.node == "other"
+    assert "not_a_number" in raised.value.remote_traceback
+    for name in ("peer", "other"):
+        eventually(lambda name=name: not world.run(name, watches_for_anomalies))
+    with torch.autograd.detect_anomaly(check_nan=False), autograd.context() as context:
+        assert world.run("peer", watches_for_anomalies)
+        context.backward([world.run("peer", not_a_number, x).sum()])
+        assert context.gradients()[x].isnan().all()
 
 
 def test_a_pass_has_a_deadline(world: hawser.Node, tmp_path: Path) -> None:

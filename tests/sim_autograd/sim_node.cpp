@@ -161,7 +161,7 @@ void SimNode::act(Explore& action) {
 void SimNode::act(StartLocal& action) {
   LocalPass& pass = passes_[action.pass];
   pass.context = action.context;
-  pass.retain_graph = action.retain_graph;
+  pass.retain_graph = action.run.retain_graph;
   std::map<MessageId, FunctionNumber> awaited;
   std::set<FunctionNumber> functions;
   for (const MessageId send : action.awaited) {

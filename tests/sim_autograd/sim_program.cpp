@@ -212,7 +212,8 @@ void SimNode::begin_pass(Frame& frame, bool last) {
     plan.fails_at = whims.one_of(std::vector<FunctionNumber>(reached.begin(), reached.end()));
   }
   const Deadline deadline = plan.budget ? Deadline::from(now(), *plan.budget) : Deadline::never();
-  const auto id = conductor_.backward(plan.context, plan.mode, plan.retain_graph, deadline, now());
+  const auto id = conductor_.backward(plan.context, plan.mode, {.retain_graph = plan.retain_graph},
+                                      deadline, now());
   if (!id) return out_.model().complain(self_.name + " cannot begin a pass: " + id.error().what());
   passes_[id.value()].context = plan.context;
   passes_[id.value()].roots = plan.roots;

@@ -50,7 +50,7 @@ struct StartLocal {
   PassId pass{};
   ContextId context{};
   bool from_roots = false;
-  bool retain_graph = false;
+  RunOptions run{};
   std::vector<MessageId> awaited{};  // in order of their numbers
 };
 struct Deliver {

@@ -59,7 +59,7 @@ std::optional<ContextReport> Conductor::context(ContextId context, TimePoint now
 
 // ------------------------------------------------------------------------------- passes
 
-Result<PassId> Conductor::backward(ContextId id, Mode mode, bool retain_graph, Deadline deadline,
+Result<PassId> Conductor::backward(ContextId id, Mode mode, RunOptions run, Deadline deadline,
                                    TimePoint now) {
   const Membership* context = contexts_.find(id);
   if (!context) {
@@ -72,7 +72,7 @@ Result<PassId> Conductor::backward(ContextId id, Mode mode, bool retain_graph, D
                           .pass = pass,
                           .initiator = desk_.self.party(),
                           .mode = mode,
-                          .retain_graph = retain_graph,
+                          .run = run,
                           .budget = deadline.remaining(now)};
   passes_.try_emplace(pass, desk_, header, *context, now).first->second.begin(now);
   return pass;

@@ -47,7 +47,7 @@ class Conductor {
 
   // ------ a backward pass that this node begins ------
   // Finished tells the end, unless there is none: Invalid when this node is not in that context.
-  Result<PassId> backward(ContextId context, Mode mode, bool retain_graph, Deadline deadline,
+  Result<PassId> backward(ContextId context, Mode mode, RunOptions run, Deadline deadline,
                           TimePoint now);
   // False when it is too late for that, or there is no such pass.
   bool cancel(PassId pass, TimePoint now);

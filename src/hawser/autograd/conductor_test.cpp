@@ -114,7 +114,7 @@ class ConductorTest : public ::testing::Test {
   }
   PassId begin(const std::string& name, ContextId context, Mode mode = Mode::Smart,
                Duration budget = Duration::max()) {
-    const auto pass = at(name).backward(context, mode, false, Deadline::from(now_, budget), now_);
+    const auto pass = at(name).backward(context, mode, {}, Deadline::from(now_, budget), now_);
     EXPECT_TRUE(pass.ok());
     settle();
     return pass.value();
@@ -288,7 +288,7 @@ TEST_F(FailingPass, AnErrorStopsEverybodyAndKeepsItsNode) {
   EXPECT_EQ(result.error().details().node, "b");
   for (auto& [name, node] : nodes_) EXPECT_TRUE(node.passes(now_).empty()) << name;
   EXPECT_TRUE(at("a").is_in(context_));  // usable
-  EXPECT_TRUE(at("a").backward(context_, Mode::Smart, false, Deadline::never(), now_).ok());
+  EXPECT_TRUE(at("a").backward(context_, Mode::Smart, {}, Deadline::never(), now_).ok());
 }
 
 TEST_F(FailingPass, WhoDoesNotStopIsNotWaitedForLongerThanTheGrace) {
@@ -486,7 +486,7 @@ TEST_F(ConductorTest, ANewLifeKnowsNothing) {
 }
 
 TEST_F(ConductorTest, BackwardNeedsAContext) {
-  const auto pass = at("a").backward(ContextId{5}, Mode::Smart, false, Deadline::never(), now_);
+  const auto pass = at("a").backward(ContextId{5}, Mode::Smart, {}, Deadline::never(), now_);
   ASSERT_FALSE(pass.ok());
   EXPECT_EQ(pass.error().message(), "Could not find autograd context with id: 5");
 }

@@ -13,11 +13,19 @@
 // arrives once or not at all, and its sender learns the answer or why there is none.
 namespace hawser::autograd {
 
+// What torch.autograd.detect_anomaly asks for. Who asks, asks it of every node that takes part.
+enum class AnomalyMode : std::uint8_t {
+  Off = 0,
+  Trace = 1,             // a function that fails says where in the forward pass it comes from
+  TraceAndCheckNan = 2,  // one that computes a NaN fails
+};
+
 // Travels with calls and replies of the forward pass.
 struct Note {
   ContextId context{};
   MessageId message{};
   Party creator{};  // of the context
+  AnomalyMode anomaly_mode = AnomalyMode::Off;
   bool operator==(const Note&) const = default;
 };
 
@@ -25,6 +33,13 @@ struct Note {
 enum class Mode : std::uint8_t {
   Smart = 1,  // it is told: exactly those that the roots depend on
   Fast = 2,   // it assumes all of the context
+};
+
+// How the functions of a pass are run.
+struct RunOptions {
+  bool retain_graph = false;
+  AnomalyMode anomaly_mode = AnomalyMode::Off;
+  bool operator==(const RunOptions&) const = default;
 };
 
 // Gradients are with the layer above, under a number of its own.
@@ -36,7 +51,7 @@ struct PassHeader {
   PassId pass{};
   Party initiator{};
   Mode mode = Mode::Smart;
-  bool retain_graph = false;
+  RunOptions run{};
   Duration budget = Duration::max();  // that is left; max: no limit
   bool operator==(const PassHeader&) const = default;
 };

@@ -163,7 +163,7 @@ void Pass::start(TimePoint now) {
   desk_.act(StartLocal{.pass = header_.pass,
                        .context = header_.context,
                        .from_roots = initiated_here(),
-                       .retain_graph = header_.retain_graph,
+                       .run = header_.run,
                        .awaited = {awaited_.begin(), awaited_.end()}});
   if (HAWSER_FAULT(kDropHeld)) return;
   for (const auto& [send, gradients] : held) {

@@ -128,15 +128,16 @@ std::vector<MessageId> LocalPass::walk(Node* start) {
 
 // ------------------------------------------------------------------------------- running
 
-void LocalPass::start(bool from_roots, bool retain_graph,
+void LocalPass::start(bool from_roots, autograd::RunOptions options,
                       std::unordered_map<MessageId, c10::intrusive_ptr<SendFunction>> awaited) {
   awaited_ = std::move(awaited);
   c10::SmallVector<Node*, 4> roots;
   if (from_roots) roots.push_back(root_.get());
   for (const auto& [message, function] : awaited_) roots.push_back(function.get());
-  task_ = std::make_shared<GraphTask>(retain_graph, /*grad_mode=*/false, /*reentrant_depth=*/0,
-                                      /*cpu_ready_queue=*/nullptr, std::move(roots),
-                                      /*exit_on_error=*/true);
+  task_ =
+      std::make_shared<GraphTask>(options.retain_graph, /*grad_mode=*/false, /*reentrant_depth=*/0,
+                                  /*cpu_ready_queue=*/nullptr, std::move(roots),
+                                  /*exit_on_error=*/true);
   task_->owner_ = torch::autograd::CPU_DEVICE;
   if (thread_state_) {
     task_->thread_locals_ = *thread_state_;
@@ -162,6 +163,7 @@ void LocalPass::start(bool from_roots, bool retain_graph,
                                              lender->lend_thread(id, std::move(work));
                                          });
   passes_by_task().lock()->emplace(task_->id_, weak_from_this());
+  anomaly_scope_.emplace(options.anomaly_mode);
   *state_.lock() = State::Running;
   task_->future_result_->addCallback([self = weak_from_this()](c10::ivalue::Future& future) {
     const auto pass = self.lock();
@@ -197,6 +199,7 @@ void LocalPass::ended(std::exception_ptr failure) {
     if (*state != State::Running) return;
     *state = State::Ended;
   }
+  anomaly_scope_.reset();
   if (const auto events = events_.lock()) {
     events->part_ended(id_, std::move(failure), warnings_of(*task_));
   }

@@ -15,6 +15,7 @@
 
 #include "hawser/autograd/ids.h"
 #include "hawser/base/guarded.h"
+#include "hawser/engine/anomaly_mode.h"
 #include "hawser/engine/functions.h"
 #include "hawser/engine/gradients.h"
 #include "hawser/engine/task_runner.h"
@@ -66,7 +67,7 @@ class LocalPass : public std::enable_shared_from_this<LocalPass> {
 
   // Everything to be run has been explored. Each of `awaited` runs once its gradients are
   // delivered.
-  void start(bool from_roots, bool retain_graph,
+  void start(bool from_roots, autograd::RunOptions options,
              std::unordered_map<MessageId, c10::intrusive_ptr<SendFunction>> awaited);
   void deliver(MessageId send, Tensors gradients);
   // Stops; part_ended() is called when no function runs any more. No effect before start() and
@@ -105,7 +106,8 @@ class LocalPass : public std::enable_shared_from_this<LocalPass> {
   std::unordered_map<MessageId, c10::intrusive_ptr<SendFunction>> awaited_;
   std::shared_ptr<torch::autograd::GraphTask> task_;
   std::shared_ptr<TaskRunner> runner_;
-  bool aborted_ = false;  // the runner tells the end
+  std::optional<AnomalyScope> anomaly_scope_;  // from start() to the end
+  bool aborted_ = false;                       // the runner tells the end
   Guarded<State> state_{State::Idle};
 };
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "hawser/engine/anomaly_mode.h"
 #include "hawser/tensor/payload.h"
 
 namespace hawser::engine {
@@ -37,13 +38,14 @@ class Writer {
   }
   void header(const PassHeader& header) {
     const auto inside = out_.nest();
-    out_.tuple(7);
+    out_.tuple(8);
     id(header.context);
     id(header.pass);
     out_.string(std::string_view(header.initiator.name));
     out_.integer(static_cast<std::int64_t>(hawser::number(header.initiator.incarnation)));
     out_.integer(static_cast<std::int64_t>(header.mode));
-    out_.boolean(header.retain_graph);
+    out_.boolean(header.run.retain_graph);
+    out_.integer(static_cast<std::int64_t>(header.run.anomaly_mode));
     out_.integer(microseconds(header.budget));
   }
   void error(const Error& error) {
@@ -97,7 +99,7 @@ class Reader {
   }
   PassHeader header() {
     const auto inside = in_.nest();
-    if (in_.tuple() != 7) refuse("a header with another number of fields");
+    if (in_.tuple() != 8) refuse("a header with another number of fields");
     PassHeader header;
     header.context = id<ContextId>();
     header.pass = id<PassId>();
@@ -108,7 +110,8 @@ class Reader {
       refuse("no such mode");
     }
     header.mode = static_cast<Mode>(mode);
-    header.retain_graph = in_.boolean();
+    header.run.retain_graph = in_.boolean();
+    header.run.anomaly_mode = anomaly_mode_of(in_.integer());
     const std::int64_t budget = in_.integer();
     if (budget < 0) refuse("a negative budget");
     constexpr auto kMost = std::chrono::floor<std::chrono::microseconds>(Duration::max()).count();
@@ -259,7 +262,9 @@ autograd::Reply read_reply(wire::ReceivedPayload& payload) {
 }
 
 wire::AutogradNote to_wire(const Note& note, const Party& sender) {
-  wire::AutogradNote written{.context = number(note.context), .message = number(note.message)};
+  wire::AutogradNote written{.context = number(note.context),
+                             .message = number(note.message),
+                             .anomaly_mode = static_cast<std::uint8_t>(note.anomaly_mode)};
   if (note.creator != sender) {
     written.creator = note.creator.name;
     written.creator_incarnation = hawser::number(note.creator.incarnation);
@@ -270,7 +275,8 @@ wire::AutogradNote to_wire(const Note& note, const Party& sender) {
 Note from_wire(const wire::AutogradNote& note, const Party& sender) {
   return {
       ContextId{note.context}, MessageId{note.message},
-      note.creator.empty() ? sender : Party{note.creator, Incarnation{note.creator_incarnation}}};
+      note.creator.empty() ? sender : Party{note.creator, Incarnation{note.creator_incarnation}},
+      anomaly_mode_of(note.anomaly_mode)};
 }
 
 }  // namespace hawser::engine

@@ -17,7 +17,7 @@ const PassHeader kHeader{.context = ContextId{(std::uint64_t{7} << 48) | 3},
                          .pass = PassId{12},
                          .initiator = {"trainer", Incarnation{5}},
                          .mode = Mode::Fast,
-                         .retain_graph = true,
+                         .run = {.retain_graph = true, .anomaly_mode = AnomalyMode::Trace},
                          .budget = std::chrono::milliseconds(20)};
 
 ReadMessage carried(const Message& message, Tensors gradients = {}) {
@@ -97,6 +97,15 @@ TEST(AutogradMessages, NoteNamesTheCreatorOnlyIfItIsAnother) {
   EXPECT_TRUE(to_wire(mine, me).creator.empty());
   EXPECT_EQ(from_wire(to_wire(mine, me), me), mine);
   EXPECT_EQ(from_wire(to_wire(theirs, me), me), theirs);
+}
+
+TEST(AutogradMessages, NoteTellsTheAnomalyMode) {
+  const Party me{"a", Incarnation{1}};
+  Note note{ContextId{1}, MessageId{2}, me};
+  for (const auto mode : {AnomalyMode::Trace, AnomalyMode::TraceAndCheckNan}) {
+    note.anomaly_mode = mode;
+    EXPECT_EQ(from_wire(to_wire(note, me), me), note);
+  }
 }
 
 }  // namespace

@@ -153,8 +153,9 @@ Future<void> Autograd::backward(ContextId context, const Tensors& roots,
   std::optional<Error> refusal;
   std::optional<PassId> pass;
   const bool open = tell([&](State& state, TimePoint now) {
-    const auto begun =
-        state.conductor.backward(context, options.mode, options.retain_graph, deadline, now);
+    const autograd::RunOptions run{.retain_graph = options.retain_graph,
+                                   .anomaly_mode = engine::anomaly_mode()};
+    const auto begun = state.conductor.backward(context, options.mode, run, deadline, now);
     if (!begun.ok()) {
       refusal = begun.error();
       return;
@@ -222,8 +223,9 @@ std::optional<wire::AutogradNote> Autograd::record_send(ContextId context, const
   if (tensors) function = c10::make_intrusive<engine::SendFunction>(*tensors);
   auto state = state_.lock();
   if (state->closed) return std::nullopt;
-  const auto note = state->conductor.record_send(context, to, function != nullptr);
+  auto note = state->conductor.record_send(context, to, function != nullptr);
   if (!note) return std::nullopt;
+  note->anomaly_mode = engine::anomaly_mode();
   if (function) state->graphs[context].sends.emplace(note->message, std::move(function));
   return engine::to_wire(*note, state->party);
 }

@@ -208,7 +208,7 @@ void Autograd::perform(StartLocal&& action) {
   }
   const auto record = records_.find(autograd::number(action.pass));
   const trace::StartingPart recorded(record.get());
-  pass->start(action.from_roots, action.retain_graph, std::move(awaited));
+  pass->start(action.from_roots, action.run, std::move(awaited));
 }
 
 void Autograd::perform(Deliver&& action) {

@@ -42,7 +42,8 @@ const CallContext* current_call() { return serving; }
 
 ServingCall::ServingCall(const CallContext* context)
     : previous_(std::exchange(serving, context)),
-      scope_(context ? context->autograd_context() : std::nullopt) {
+      scope_(context ? context->autograd_context() : std::nullopt),
+      anomaly_scope_(context ? context->anomaly_mode() : autograd::AnomalyMode::Off) {
   if (context && context->service()) recording_.emplace(context->service()->recorder());
 }
 
@@ -59,6 +60,11 @@ std::optional<autograd::ContextId> CallContext::autograd_context() const {
   const auto& note = call_->call().notes.autograd;
   if (!note) return std::nullopt;
   return autograd::ContextId{note->context};
+}
+
+autograd::AnomalyMode CallContext::anomaly_mode() const {
+  const auto& note = call_->call().notes.autograd;
+  return note ? engine::anomaly_mode_of(note->anomaly_mode) : autograd::AnomalyMode::Off;
 }
 
 // References in the answer are given to the caller, and are on their way once it is sent. Its

@@ -7,6 +7,7 @@
 #include "hawser/agent/incoming_call.h"
 #include "hawser/autograd/ids.h"
 #include "hawser/base/clock.h"
+#include "hawser/engine/anomaly_mode.h"
 #include "hawser/engine/current_context.h"
 #include "hawser/trace/service.h"
 
@@ -36,6 +37,8 @@ class CallContext {
   Deadline deadline() const { return call_->deadline(); }
   // The context of distributed autograd that the caller computes in.
   std::optional<autograd::ContextId> autograd_context() const;
+  // That the caller is in, if it computes in a context.
+  autograd::AnomalyMode anomaly_mode() const;
   // The caller no longer wants the answer: it cancelled, its time is up, or it is gone.
   bool cancelled() const { return call_->cancelled(); }
   // Called once if that happens before the call is answered, on a thread of the node that does
@@ -85,6 +88,7 @@ class ServingCall {
  private:
   const CallContext* previous_;
   const engine::ContextScope scope_;
+  const engine::AnomalyScope anomaly_scope_;
   std::optional<trace::Recording> recording_;
 };
 

@@ -71,7 +71,7 @@ class BodyReader {
   void read(const Table& message, Notes& to) {
     if (const auto* note = message.autograd()) {
       to.autograd = {note->context(), note->message(), name(note->creator()),
-                     note->creator_incarnation()};
+                     note->creator_incarnation(), note->anomaly_mode()};
     }
     if constexpr (std::is_same_v<Table, fb::Call>) {
       if (const auto* note = message.trace()) {

@@ -208,7 +208,7 @@ Offset<fb::AutogradNote> write_note(Builder& builder, const std::optional<Autogr
   if (!note) return 0;
   const auto creator = write_text(builder, note->creator);
   return fb::CreateAutogradNote(builder, note->context, note->message, creator,
-                                note->creator_incarnation);
+                                note->creator_incarnation, note->anomaly_mode);
 }
 Offset<fb::TraceNote> write_note(Builder& builder, const std::optional<TraceNote>& note) {
   if (!note) return 0;

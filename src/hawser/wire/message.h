@@ -128,6 +128,7 @@ struct AutogradNote {
   std::uint64_t message = 0;
   std::string creator{};  // of the context; empty: the sender
   std::uint64_t creator_incarnation = 0;
+  std::uint8_t anomaly_mode = 0;
 
   bool operator==(const AutogradNote&) const = default;
 };

@@ -215,6 +215,18 @@ def test_row_26_tasks_have_contexts_of_their_own() -> None:
     run(train_in_tasks)
 
 
+callback_is_set = threading.Event()
+
+
+def add_once_the_callback_is_set(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    assert callback_is_set.wait(20)
+    return x + y
+
+
+def tell_that_the_callback_is_set() -> None:
+    callback_is_set.set()
+
+
 def release_under_a_callback(world: World) -> None:
     a, b = leaves()
     running, released = threading.Event(), threading.Event()
@@ -225,7 +237,8 @@ def release_under_a_callback(world: World) -> None:
         return rpc.rpc_sync(world.next, add, (future.wait(), b))
 
     with dist_autograd.context():
-        done = rpc.rpc_async(world.next, add, (a, b)).then(go_on)
+        done = rpc.rpc_async(world.next, add_once_the_callback_is_set, (a, b)).then(go_on)
+        rpc.rpc_sync(world.next, tell_that_the_callback_is_set)
         assert running.wait(20)
     released.set()
     assert torch.equal(done.wait(), torch.full((3,), 3.0))

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "hawser/agent/departure_driver.h"
 #include "hawser/transport/sim/sim_transport.h"
 
 // Agents in a quiet simulated world, where each step can be looked at. What happens to them in
@@ -436,6 +438,23 @@ TEST_F(AgentTest, ThoseWhoKeepBooksLearnWhoIsThereAndWhoIsNotLetInAgain) {
   a_.agent->reach("b");
   run(200ms);
   EXPECT_EQ(a_.agent->reach("b"), rejoined[0]);
+}
+
+// Whoever waits for `done` learns that it will not come: it is dropped, also if the node is closed
+// just before it asks to leave.
+TEST_F(AgentTest, ACancelledDepartureDropsWhatWaitsForIt) {
+  for (const bool begun_before : {true, false}) {
+    DepartureDriver driver("a", *a_.agent, world_.clock(), *a_.process);
+    const auto waits = std::make_shared<int>();
+    const auto begin = [&] {
+      driver.begin({{0, "a"}, {1, "b"}}, [waits](const auto&) { ADD_FAILURE(); });
+    };
+    if (begun_before) begin();
+    driver.cancel();
+    if (!begun_before) begin();
+    EXPECT_EQ(waits.use_count(), 1) << begun_before;
+    run(200ms);
+  }
 }
 
 }  // namespace

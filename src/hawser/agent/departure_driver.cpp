@@ -38,6 +38,7 @@ void DepartureDriver::begin(Departure::Members members, Done done) {
   Departure::Actions actions;
   {
     auto state = state_.lock();
+    if (state->cancelled) return;  // and `done` is dropped
     if (state->departure.asked()) throw Error(ErrorKind::Invalid, "leaving already");
     state->done = std::move(done);
     actions = state->departure.begin(std::move(members), activity);

@@ -52,13 +52,14 @@ bool is_watched() {
   return Recorder::current() || torch::profiler::impl::ProfilerStateBase::get(/*global=*/false);
 }
 
-std::string key_of(const CallNames& names) {
+std::string key_of(const CallNames& names, TorchProfiler profiler) {
   std::string key;
   if (is_fetch(names)) {
     key.append("to_here#(").append(names.from).append(")->(").append(names.to).append(")");
     return key;
   }
-  key.append(name_of(names.style)).append("#");
+  const bool in_short = profiler == TorchProfiler::Kineto && names.style != CallStyle::Backward;
+  key.append(in_short ? "rpc" : name_of(names.style)).append("#");
   key.append(shown_name(names)).append("(").append(names.from).append(" -> ");
   key.append(names.to).append(")");
   return key;
@@ -72,7 +73,7 @@ CallRecord::CallRecord(const CallNames& names, wire::TraceProcess self, std::int
   note_.record = (recorder ? recorder->wanted() : 0) | wants_of_torch_profiler();
   // Reading a value is not an activity of its own where the value is.
   if (is_fetch(names)) note_.record &= wire::kTraceTimeline;
-  row_.name = key_of(names);
+  row_.name = key_of(names, active_torch_profiler());
   row_.thread = static_cast<std::uint32_t>(at::RecordFunction::currentThreadId());
   row_.is_async = names.style != CallStyle::Sync;
   written_ns_ = wall_ns();

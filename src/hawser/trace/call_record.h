@@ -31,9 +31,10 @@ struct CallNames {
   std::string_view to{};
 };
 
-// "rpc_async#f(a -> b)". The fetching of a value is "to_here#(a)->(b)", and
-// "backward#gradients(a -> b)" is a message of a backward pass.
-std::string key_of(const CallNames& names);
+// "rpc_async#f(a -> b)". Kineto shows all styles of calls as "rpc#f(a -> b)": the original shows it
+// none, and its tests hold that no row there is about "sync" or "async". The fetching of a value is
+// "to_here#(a)->(b)", and "backward#gradients(a -> b)" is a message of a backward pass.
+std::string key_of(const CallNames& names, TorchProfiler profiler);
 
 // One call of a thread that is being profiled, until its answer is there.
 //

@@ -46,21 +46,22 @@ std::vector<std::string> texts(const torch::autograd::profiler::thread_event_lis
 }
 
 TEST(CallRecord, KeysNameFunctionAndPeers) {
-  EXPECT_EQ(key_of(call_of("scale")), "rpc_sync#scale(a -> b)");
-  EXPECT_EQ(key_of(call_of("aten::add.Tensor", wire::TargetKind::Operator)),
+  const auto key = [](CallNames names) { return key_of(names, TorchProfiler::Legacy); };
+  EXPECT_EQ(key(call_of("scale")), "rpc_sync#scale(a -> b)");
+  EXPECT_EQ(key(call_of("aten::add.Tensor", wire::TargetKind::Operator)),
             "rpc_sync#aten::add(a -> b)");
-  EXPECT_EQ(key_of(call_of("some.module:Class.method", wire::TargetKind::Python)),
+  EXPECT_EQ(key(call_of("some.module:Class.method", wire::TargetKind::Python)),
             "rpc_sync#Class.method(a -> b)");
-  EXPECT_EQ(key_of(call_of("__torch__.f", wire::TargetKind::Script)),
-            "rpc_sync#__torch__.f(a -> b)");
-  EXPECT_EQ(key_of(call_of("forward", wire::TargetKind::Method)), "rpc_sync#forward(a -> b)");
-  EXPECT_EQ(key_of(call_of("", wire::TargetKind::Method)), "to_here#(a)->(b)");
+  EXPECT_EQ(key(call_of("__torch__.f", wire::TargetKind::Script)), "rpc_sync#__torch__.f(a -> b)");
+  EXPECT_EQ(key(call_of("forward", wire::TargetKind::Method)), "rpc_sync#forward(a -> b)");
+  EXPECT_EQ(key(call_of("", wire::TargetKind::Method)), "to_here#(a)->(b)");
   CallNames names = call_of(":", wire::TargetKind::Python);
   names.label = "<lambda>";
   names.style = CallStyle::Remote;
-  EXPECT_EQ(key_of(names), "rpc_remote#<lambda>(a -> b)");
+  EXPECT_EQ(key(names), "rpc_remote#<lambda>(a -> b)");
   names.style = CallStyle::AsyncScript;
-  EXPECT_EQ(key_of(names), "rpc_async_jit#<lambda>(a -> b)");
+  EXPECT_EQ(key(names), "rpc_async_jit#<lambda>(a -> b)");
+  EXPECT_EQ(key_of(names, TorchProfiler::Kineto), "rpc#<lambda>(a -> b)");
 }
 
 TEST(CallRecord, NobodyIsAskedForAnythingIfNobodyWatches) {

@@ -14,6 +14,7 @@ using Mode = torch::autograd::AnomalyMode;
 struct Scopes {
   int alive = 0;
   AnomalyMode before = AnomalyMode::Off;  // the first of them
+  AnomalyMode set = AnomalyMode::Off;     // by the latest
 };
 Guarded<Scopes>& scopes() {
   static Guarded<Scopes> scopes;
@@ -41,13 +42,14 @@ AnomalyScope::AnomalyScope(AnomalyMode asked_for) : counts_(asked_for != Anomaly
   if (!counts_) return;
   auto all = scopes().lock();
   if (all->alive++ == 0) all->before = anomaly_mode();
-  set_mode(std::max(asked_for, anomaly_mode()));
+  all->set = std::max(asked_for, anomaly_mode());
+  set_mode(all->set);
 }
 
 AnomalyScope::~AnomalyScope() {
   if (!counts_) return;
   auto all = scopes().lock();
-  if (--all->alive == 0) set_mode(all->before);
+  if (--all->alive == 0 && anomaly_mode() == all->set) set_mode(all->before);
 }
 
 }  // namespace hawser::engine

@@ -15,7 +15,8 @@ AnomalyMode anomaly_mode();
 AnomalyMode anomaly_mode_of(std::int64_t told);
 
 // Switches it on, or further on, for a scope, if another node asks for it. When the last such scope
-// of the process ends, the mode is what it was before the first.
+// of the process ends, the mode is what it was before the first, unless the program has changed it
+// meanwhile.
 class AnomalyScope {
  public:
   explicit AnomalyScope(AnomalyMode asked_for);

@@ -41,6 +41,16 @@ TEST(AnomalyMode, OfTheProgramIsNotLessenedAndComesBack) {
   Torch::set_enabled(false);
 }
 
+// As where a pass ends after the block of the program that asked for it.
+TEST(AnomalyMode, ThatTheProgramSwitchesOffMeanwhileStaysOff) {
+  Torch::set_enabled(true);
+  {
+    const AnomalyScope scope(AnomalyMode::TraceAndCheckNan);
+    Torch::set_enabled(false);
+  }
+  EXPECT_EQ(anomaly_mode(), AnomalyMode::Off);
+}
+
 TEST(AnomalyMode, ThatIsUnknownIsTheMostThatIsKnown) {
   EXPECT_EQ(anomaly_mode_of(0), AnomalyMode::Off);
   EXPECT_EQ(anomaly_mode_of(1), AnomalyMode::Trace);

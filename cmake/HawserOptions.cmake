@@ -72,9 +72,9 @@ endif()
 find_program(HAWSER_CCACHE ccache)
 if(HAWSER_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Depend mode: no preprocessor run on a hit. The sloppiness is what ccache asks for when
-  # precompiled headers are in use.
+  # precompiled headers are in use. Paths are made relative, so that clones share what is cached.
   set(CMAKE_CXX_COMPILER_LAUNCHER
-    ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1
+    ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
     CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
     ${HAWSER_CCACHE})
 endif()

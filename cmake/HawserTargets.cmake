@@ -13,8 +13,7 @@ function(hawser_gtest name)
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${name} PRIVATE ${arg_LINK} GTest::gtest GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE HAWSER_TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  gtest_discover_tests(${name} TEST_PREFIX "${arg_LABEL}." DISCOVERY_MODE PRE_TEST
+  gtest_discover_tests(${name} TEST_PREFIX "${arg_LABEL}." DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
     DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY "${PROJECT_BINARY_DIR}"
     PROPERTIES TIMEOUT ${HAWSER_TEST_TIMEOUT_S} LABELS ${arg_LABEL} RUN_SERIAL ${arg_SERIAL})
 endfunction()
@@ -34,6 +33,8 @@ function(hawser_tests)
     target_link_libraries(hawser_test_support INTERFACE hawser_agent)
   endif()
 
+  set_source_files_properties("${HAWSER_SOURCE_ROOT}/hawser/wire/corpus_test.cpp" PROPERTIES
+    COMPILE_DEFINITIONS HAWSER_TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   foreach(layer IN LISTS HAWSER_LAYERS)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${HAWSER_SOURCE_ROOT}/hawser/${layer}/*_test.cpp")
     hawser_gtest(${layer}_tests LABEL ${layer} SOURCES ${sources}

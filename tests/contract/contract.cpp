@@ -54,6 +54,16 @@ void TestHost::watch_writable(transport::Link&) {
   if (tell_) tell_();
 }
 
+bool TestHost::held_back() {
+  const std::lock_guard lock(mutex_);
+  return flushes_later_;
+}
+
+void TestHost::flush_later() {
+  const std::lock_guard lock(mutex_);
+  flushes_later_ = true;
+}
+
 void TestHost::set_identity(transport::Identity identity) {
   const std::lock_guard lock(mutex_);
   identity_ = std::move(identity);

@@ -88,7 +88,10 @@ class TestHost final : public transport::Host {
   void accepted(std::shared_ptr<transport::Link> link) override;
   void turned_away(std::string_view why) override;
   void watch_writable(transport::Link& link) override;
+  bool held_back() override;
 
+  // Somebody will flush what links hold back: the test.
+  void flush_later();
   void set_identity(transport::Identity identity);
   void refuse_with(std::optional<wire::Refusal> refusal);
   // Called, on any thread, whenever a link asks to be watched for writing.
@@ -105,6 +108,7 @@ class TestHost final : public transport::Host {
   std::deque<std::shared_ptr<transport::Link>> accepted_;
   std::vector<std::string> turned_away_;
   std::size_t times_asked_to_watch_ = 0;
+  bool flushes_later_ = false;
   std::function<void()> tell_;
 };
 

@@ -10,7 +10,7 @@
 #include "contract/contract.h"
 #include "hawser/transport/descriptor.h"
 
-// LINK-1 to LINK-7 of link.h.
+// LINK-1 to LINK-8 of link.h.
 namespace hawser::contract {
 namespace {
 
@@ -26,6 +26,9 @@ wire::OutFrame frame_with(std::span<const std::byte> body, std::vector<Buffer> s
 // A frame that carries a number.
 bool send_number(Link& link, std::uint64_t number) {
   return link.send(frame_with(std::as_bytes(std::span(&number, 1))));
+}
+bool send_number_with_more(Link& link, std::uint64_t number) {
+  return link.send_with_more(frame_with(std::as_bytes(std::span(&number, 1))));
 }
 
 std::uint64_t number_in(const wire::InFrame& frame) {
@@ -480,6 +483,66 @@ TEST_P(LinkContract, DeathInTheMiddleOfATransferLetsGoOfBothHalves) {
   EXPECT_FALSE(send_number(*pair.right.link, 1));
   pair.left.link->close();
   EXPECT_TRUE(there.expired());
+}
+
+// ---- LINK-8: what is held back ----
+
+TEST_P(LinkContract, WhatNobodyFlushesIsNotHeldBack) {
+  Pair pair(*medium_);
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    ASSERT_TRUE(send_number_with_more(*pair.left.link, i));
+    ASSERT_TRUE(pair.run_end_until(pair.right, [&] { return pair.right.inbox.size() == i + 1; }));
+  }
+  expect_numbers(pair.right, 0, 100);
+}
+
+TEST_P(LinkContract, WhatIsHeldBackArrivesInOrderWhenFlushed) {
+  Pair pair(*medium_);
+  pair.left.host.flush_later();
+  std::uint64_t sent = 0;
+  for (const std::uint64_t batch : {1, 2, 15, 16, 17, 100}) {
+    for (std::uint64_t i = 0; i < batch; ++i) {
+      ASSERT_TRUE(send_number_with_more(*pair.left.link, sent++));
+    }
+    pair.left.link->flush();
+    ASSERT_TRUE(pair.run_end_until(pair.right, [&] { return pair.right.inbox.size() == batch; }));
+    expect_numbers(pair.right, sent - batch, batch);
+    EXPECT_EQ(pair.left.link->flush(), Duration{});  // nothing is left
+  }
+}
+
+TEST_P(LinkContract, WhatIsHeldBackLeavesBeforeWhatIsSentNext) {
+  Pair pair(*medium_);
+  pair.left.host.flush_later();
+  for (std::uint64_t i = 0; i < 100; i += 2) {
+    ASSERT_TRUE(send_number_with_more(*pair.left.link, i));
+    ASSERT_TRUE(send_number(*pair.left.link, i + 1));
+    ASSERT_TRUE(pair.run_end_until(pair.right, [&] { return pair.right.inbox.size() == i + 2; }));
+  }
+  expect_numbers(pair.right, 0, 100);
+}
+
+// Neither the number of frames nor their bytes.
+TEST_P(LinkContract, LittleIsHeldBack) {
+  Pair pair(*medium_);
+  pair.left.host.flush_later();
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(send_number_with_more(*pair.left.link, i));
+  }
+  ASSERT_TRUE(pair.run_until([&] { return pair.right.inbox.size() >= 900; }));
+  ASSERT_TRUE(pair.left.link->send_with_more(frame_with(pattern(kMiB, 1))));
+  ASSERT_TRUE(pair.run_until([&] { return pair.right.inbox.size() == 1001; }));
+  expect_numbers(pair.right, 0, 1000);
+}
+
+TEST_P(LinkContract, WhatIsHeldBackByAClosedLinkIsDropped) {
+  Pair pair(*medium_);
+  pair.left.host.flush_later();
+  ASSERT_TRUE(send_number_with_more(*pair.left.link, 1));
+  pair.left.link->close();
+  EXPECT_FALSE(send_number_with_more(*pair.left.link, 2));
+  EXPECT_EQ(pair.left.link->flush(), Duration{});
+  EXPECT_TRUE(pair.run_end_until(pair.right, [&] { return pair.right.closed; }));
 }
 
 }  // namespace

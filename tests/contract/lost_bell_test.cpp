@@ -105,8 +105,9 @@ class Answer final : public transport::Task, public std::enable_shared_from_this
 class TestNode final : public transport::Host, public transport::FrameSink {
  public:
   TestNode(std::string name, Duration spin_limit) : name_(std::move(name)) {
-    crew_ =
-        std::make_shared<agent::Crew>(bell_, set_, agent::CrewOptions{.spin_limit = spin_limit});
+    // What is held back is late here, with all these delays; it is held back all the same.
+    const agent::CrewOptions options{.spin_limit = spin_limit, .hold_limit = 1h};
+    crew_ = std::make_shared<agent::Crew>(bell_, set_, options);
     crew_->start();
   }
 
@@ -122,6 +123,7 @@ class TestNode final : public transport::Host, public transport::FrameSink {
   void accepted(std::shared_ptr<transport::Link> link) override { accepted_.set_value(link); }
   void turned_away(std::string_view why) override { ADD_FAILURE() << why; }
   void watch_writable(transport::Link& link) override { set_->watch_writable(link); }
+  bool held_back() override { return crew_->held_back(); }
 
   // --- transport::FrameSink ---
   std::shared_ptr<transport::Task> on_frame(wire::InFrame frame) override {
@@ -168,9 +170,11 @@ class TestNode final : public transport::Host, public transport::FrameSink {
     // shm: in the arena, where it waits to be taken although the ring is not full.
     std::vector<Buffer> segments;
     if (one_in(8)) segments.push_back(segment_);
-    EXPECT_TRUE(link_->send({.kind = kind,
-                             .body = std::span(body).first(letter.size),
-                             .segments = std::move(segments)}));
+    wire::OutFrame frame{
+        .kind = kind, .body = std::span(body).first(letter.size), .segments = std::move(segments)};
+    const bool with_more = kind == wire::Kind::Call && one_in(2);
+    EXPECT_TRUE(with_more ? link_->send_with_more(std::move(frame))
+                          : link_->send(std::move(frame)));
   }
   void ask(Call& call, bool calls_back) {
     crew_->expect_reply();

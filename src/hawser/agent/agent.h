@@ -36,6 +36,8 @@ class Workshop {
   virtual void attach(std::shared_ptr<transport::Link> link,
                       std::shared_ptr<transport::FrameSink> sink) = 0;
   virtual void watch_writable(transport::Link& link) = 0;
+  // As Host::held_back().
+  virtual bool held_back() { return false; }
   // The link to use in place of one that was just made; the same, unless things are to go wrong.
   virtual std::shared_ptr<transport::Link> decorate(std::shared_ptr<transport::Link> link) {
     return link;
@@ -170,6 +172,7 @@ class Agent final : public transport::Host, public SessionEvents {
   void accepted(std::shared_ptr<transport::Link> link) override;
   void turned_away(std::string_view why) override;
   void watch_writable(transport::Link& link) override;
+  bool held_back() override { return out_.workshop.held_back(); }
 
   // SessionEvents
   void session_closed(const std::shared_ptr<Session>& session) override;

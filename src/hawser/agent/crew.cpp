@@ -30,6 +30,7 @@ constexpr Duration kAttentiveFor = std::chrono::milliseconds(2);
 constexpr int kLooksForSeat = 64;  // a few microseconds
 constexpr int kWaiterYields = 4;
 constexpr int kWaitsWithoutYield = 4096;
+constexpr int kSendsWithoutHolding = 4096;
 
 PollSeat::Sitter this_thread() {
   static std::atomic<PollSeat::Sitter> next{1};
@@ -358,6 +359,7 @@ void Crew::lead(Hand& hand, bool just_served) {
   wakes_.wake();  // the seat may have been stolen from somebody who meant to
   bool served = just_served;
   while (!stopping_.load(std::memory_order_relaxed)) {
+    flush();
     std::shared_ptr<Task> task;
     transport::PollSet::Arrival arrival;
     if (queued_.load(std::memory_order_relaxed) != 0 && (task = take_queued())) {
@@ -416,18 +418,25 @@ bool Crew::looks_at_queue_next() const {
 // After step_away(). False when the seat is no longer this hand's.
 bool Crew::run_seated(Hand& hand, std::shared_ptr<Task> task) {
   const auto me = this_thread();
-  if (task->brief()) {
-    seat_.lend();
-    HAWSER_STEP();
-    set_->start_tick();
-    run_task(hand, std::move(task));
-    return seat_.reclaim(me, Seat::State::HandPolls);
+  hand.lends_seat = task->brief();
+  if (hand.lends_seat) {
+    lend_seat();
+  } else {
+    vacate();
   }
-  vacate();
   run_task(hand, std::move(task));
+  if (std::exchange(hand.lends_seat, false) && seat_.reclaim(me, Seat::State::HandPolls)) {
+    return true;
+  }
   if (!sit_down(me)) return false;
   set_->disarm();
   return true;
+}
+
+void Crew::lend_seat() {
+  seat_.lend();
+  HAWSER_STEP();
+  set_->start_tick();
 }
 
 // A handler that has waited may have lent the seat, and not come back to it.
@@ -438,16 +447,36 @@ bool Crew::sit_down(Seat::Sitter me) {
 // SEAT-1: arm, look, leave.
 bool Crew::try_leave(Seat::Sitter me, Seat::State polls) {
   wakes_.wake();
+  flush();
   if (set_->arm_and_look()) return false;
   if (polls == Seat::State::HandPolls && queue_can_be_served()) return false;
   HAWSER_STEP();
   return seat_.leave(me, polls);
 }
 
+// Who starts some calls and then computes has them sent late. That is noticed, and not done again
+// for a while.
+bool Crew::held_back() {
+  const int left = sends_without_holding_.load(std::memory_order_relaxed);
+  if (left > 0) {
+    sends_without_holding_.store(left - 1, std::memory_order_relaxed);
+    return false;
+  }
+  set_->note_held_back();
+  HAWSER_STEP();
+  return seat_.nudge() != Seat::State::Asleep;
+}
+
+void Crew::flush() {
+  if (set_->flush() <= options_.hold_limit) return;
+  sends_without_holding_.store(kSendsWithoutHolding, std::memory_order_relaxed);
+}
+
 // Leaves although there may be something to do, and sees that another hand does it. A mark on the
 // seat is not enough for the queue: an attempt to leave may have taken it back.
 void Crew::vacate() {
   wakes_.wake();
+  flush();
   const bool something_there = set_->arm_and_look();
   const bool knocked = seat_.vacate();
   if (knocked || something_there || queue_can_be_served()) bell_->ring();
@@ -523,6 +552,7 @@ bool Crew::had_request_within(std::int64_t ns) const {
 
 bool Crew::wait(Event& event, Deadline deadline) {
   refuse_if_inherited();
+  const WaitingHere here;
   const Helper* const helper = this_helper();
   do {
     if (look_on(event, deadline)) return true;
@@ -633,6 +663,7 @@ void Crew::poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me) 
   Helper* const helper = this_helper();
   bool handed_over = false;
   while (!event.happened() && !handed_over && !stopping_.load(std::memory_order_relaxed)) {
+    flush();
     transport::PollSet::Arrival arrival;
     if (set_->next(arrival)) {
       std::shared_ptr<Task> request;
@@ -650,13 +681,13 @@ void Crew::poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me) 
   const bool all_replies =
       handed_over || replies_expected_.load(std::memory_order_relaxed) <= 0 || drain(kDrainAtOnce);
   wakes_.wake();
-  // Who waits once waits again. If not, an anchor has the seat after a tick.
-  if (event.happened() && all_replies && !had_request_within(kServedLatelyNs) &&
+  // Who waits once waits again, or is a hand that comes back to the seat. If not, an anchor has the
+  // seat after a tick.
+  const Hand* const hand = this_hand();
+  const bool comes_back = (hand && hand->lends_seat) || !had_request_within(kServedLatelyNs);
+  if (event.happened() && all_replies && comes_back &&
       queued_.load(std::memory_order_seq_cst) == 0) {
-    seat_.lend();
-    HAWSER_STEP();
-    set_->start_tick();
-    return;
+    return lend_seat();
   }
   leave_waiting(me);
 }
@@ -699,9 +730,7 @@ bool Crew::help_seated(Helper& helper, Seat::Sitter me) {
                                  [](const auto& task) { return task->brief(); });
   if (brief) {
     wakes_.wake();
-    seat_.lend();
-    HAWSER_STEP();
-    set_->start_tick();
+    lend_seat();
     run_tasks_of(helper);
     return seat_.reclaim(me, Seat::State::WaiterPolls);
   }

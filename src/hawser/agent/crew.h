@@ -24,6 +24,8 @@ struct CrewOptions {
   std::size_t max_threads = 128;
   std::size_t max_queued = 100'000;
   Duration spin_limit = std::chrono::microseconds(50);
+  // Where links have held something back for longer, they do not for a while.
+  Duration hold_limit = std::chrono::microseconds(200);
 };
 
 struct CrewStats {
@@ -95,6 +97,10 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   void expect_reply() { replies_expected_.fetch_add(1, std::memory_order_relaxed); }
   void reply_arrived() { replies_expected_.fetch_sub(1, std::memory_order_relaxed); }
 
+  // A link holds back what was sent with more to come. True when somebody polls, or comes back to
+  // the seat, and so will flush it.
+  bool held_back();
+
   // While it lives, messages are known to be on their way: a hand polls at once, and looks on for
   // longer.
   class Expectation {
@@ -145,6 +151,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
     std::thread::id id{};                 // also after the thread has been detached
     std::atomic<std::uint64_t> chain{0};  // of the task it runs
     std::atomic<bool> running{false};
+    bool lends_seat = false;                           // its task is brief, apart from its waits
     std::vector<std::shared_ptr<Task>> left_behind{};  // by the task it runs; its own
   };
   struct Roster {
@@ -187,8 +194,10 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   bool take_in(transport::PollSet::Arrival& arrival, std::shared_ptr<Task>& task);
   bool looks_at_queue_next() const;
   bool run_seated(Hand& hand, std::shared_ptr<Task> task);
+  void lend_seat();
   bool sit_down(Seat::Sitter me);
   bool try_leave(Seat::Sitter me, Seat::State polls);
+  void flush();
   void vacate();
 
   // Anchors, and those who are not needed.
@@ -254,6 +263,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   std::atomic<TimePoint> attentive_until_{TimePoint::min()};
   std::atomic<std::int64_t> last_request_ns_{0};
   std::atomic<int> waits_without_yield_{0};
+  std::atomic<int> sends_without_holding_{0};
   std::atomic<std::uint64_t> tasks_run_{0};
   std::atomic<std::uint64_t> refused_{0};
 };

@@ -50,6 +50,47 @@ TEST(Crew, AHandlerThatWaitsReadsItsReplyItself) {
   EXPECT_TRUE(by_itself);
 }
 
+// A brief handler is brief although it waits: afterwards it lends the seat again, so that nobody is
+// woken for what arrives before it returns. Where others compute it may have left the seat
+// meanwhile: then it is tried again.
+TEST(Crew, ABriefHandlerThatHasWaitedLendsTheSeat) {
+  for (bool lent = false; !lent;) {
+    TestNode node({.spin_limit = 1s});
+    Event replied;
+    std::latch waits(1), done(1);
+    node.request(task(
+        [&] {
+          waits.count_down();
+          EXPECT_TRUE(node.crew().wait(replied, Deadline::never()));
+          lent = node.is_polled();
+          done.count_down();
+        },
+        {.brief = true}));
+    waits.wait();
+    node.reply(replied);
+    done.wait();
+  }
+}
+
+// A hand that gave the seat away for the time of a handler's wait takes it again and serves on.
+TEST(Crew, BriefHandlersThatWaitAreServedOneAfterAnother) {
+  TestNode node;
+  for (int i = 0; i < 500; ++i) {
+    Event replied;
+    std::latch waits(1), done(1);
+    node.request(task(
+        [&] {
+          waits.count_down();
+          EXPECT_TRUE(node.crew().wait(replied, Deadline::never()));
+          done.count_down();
+        },
+        {.brief = true}));
+    waits.wait();
+    node.request(task([&] { node.reply(replied); }, {.brief = i % 2 == 0}));
+    done.wait();
+  }
+}
+
 // Where others compute, a hand may give up looking on before anybody has seen it: then messages are
 // expected anew.
 std::unique_ptr<Crew::Expectation> expect_until_polled(TestNode& node) {

@@ -18,6 +18,8 @@ struct Overloaded : Fs... {
 template <class... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;  // clang 14 needs to be told
 
+// So many unanswered calls keep a peer busy while another one waits for company.
+constexpr std::size_t kPlentyToDo = 8;
 // How long a round trip that was measured will do while the link is in use.
 constexpr Duration kMeasuredFor = std::chrono::seconds(5);
 
@@ -62,6 +64,7 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message,
   const bool too_much = one_way && backlogged();  // no answer will tell
   std::optional<Error> refusal;
   std::optional<CallId> id;
+  bool peer_is_busy = false;
   {
     auto tables = tables_.lock();
     if (tables->closed) {
@@ -83,6 +86,7 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message,
                                                  ") calls to '" + peer().name + "' outstanding");
     } else {
       ++tables->calls_sent;
+      peer_is_busy = tables->outgoing.size() > kPlentyToDo;
     }
   }
   if (refusal) {
@@ -93,8 +97,10 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message,
   if (!HAWSER_FAULT(kForgetDeadline)) events_.watch_deadline(deadline);
   message.id = *id;
   try {
-    const bool sent = send(wire::encode(std::move(message)));  // if not, end() fails the call
-    if (sent && one_way) complete(*id, Answer{});              // nobody answers
+    wire::OutFrame frame = wire::encode(std::move(message));
+    const bool sent = peer_is_busy ? link_->send_with_more(std::move(frame))
+                                   : link_->send(std::move(frame));  // if not, end() fails the call
+    if (sent && one_way) complete(*id, Answer{});                    // nobody answers
   } catch (const Error& error) {
     if (auto unsent = take(*id))
       unsent->on_answer(failed(error.about(peer().name, unsent->function)));
@@ -347,7 +353,7 @@ Deadline Session::sweep(TimePoint now) {
 
 Liveness Session::check_health(TimePoint now) {
   // Bytes of a frame that is still arriving prove life too: a large tensor takes its time.
-  const transport::LinkStats traffic = link_->stats();
+  const transport::LinkTraffic traffic = link_->traffic();
   const auto pulse = link_->pulse();
   const std::uint64_t calls = calls_so_far();
   bool heartbeat_due = false;
@@ -372,7 +378,7 @@ Liveness Session::check_health(TimePoint now) {
   liveness_.store(verdict, std::memory_order_relaxed);
   if (heartbeat_due && verdict != Liveness::Lost) {
     send(wire::encode(wire::Heartbeat{nanoseconds(now)}));
-    health_.lock()->frames_sent = link_->stats().frames_sent;
+    health_.lock()->frames_sent = link_->traffic().frames_sent;
   }
   return verdict;
 }

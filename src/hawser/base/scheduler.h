@@ -27,4 +27,18 @@ class Scheduler {
   virtual bool wait(Event& event, Deadline deadline) = 0;
 };
 
+// How long this thread has been in wait(), all in all: that is not time that it has worked.
+Duration time_waited();
+
+// Adds to that while it lives.
+class WaitingHere {
+ public:
+  WaitingHere() : since_(std::chrono::steady_clock::now()) {}
+  ~WaitingHere();
+  WaitingHere(const WaitingHere&) = delete;
+
+ private:
+  const TimePoint since_;
+};
+
 }  // namespace hawser

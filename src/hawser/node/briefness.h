@@ -4,10 +4,12 @@
 #include <atomic>
 
 #include "hawser/base/clock.h"
+#include "hawser/base/scheduler.h"
 
 namespace hawser {
 
 // Whether something that is run again and again returns within microseconds, learnt from its runs.
+// What it waits for does not count: meanwhile its thread looks after the node's links itself.
 // Thread-safe.
 class Briefness {
  public:
@@ -19,9 +21,11 @@ class Briefness {
   template <class F>
   void run(F work) {
     if (!is_to_be_timed()) return work();
+    const Duration waited_before = time_waited();
     const TimePoint started = std::chrono::steady_clock::now();
     work();
-    learn(std::chrono::steady_clock::now() - started);
+    const Duration waited = time_waited() - waited_before;
+    learn(std::chrono::steady_clock::now() - started - waited);
   }
 
  private:

@@ -95,6 +95,7 @@ class Node::Machinery final : public agent::Workshop,
   void attach(std::shared_ptr<transport::Link> link,
               std::shared_ptr<transport::FrameSink> sink) override;
   void watch_writable(transport::Link& link) override;
+  bool held_back() override { return crew_->held_back(); }
   std::shared_ptr<transport::Link> decorate(std::shared_ptr<transport::Link> link) override;
   void outstanding_changed(int by) override;
   void beat() override;

@@ -180,8 +180,9 @@ std::optional<TimePoint> References::next_timer(State& state, TimePoint now) {
   const Deadline due = state.ledger.next_due();
   TimePoint at = due.is_never() ? TimePoint::max() : due.at();
   if (handles_alive_.load(std::memory_order_relaxed) > 0) at = std::min(at, now + kTidyInterval);
+  if (state.ledger.has_something_to_say()) at = std::min(at, now + kPostInterval);
   const bool looks_soon = state.creating > 0 && now - state.last_creation < kQuickCreation;
-  if (looks_soon || state.ledger.has_something_to_say()) at = std::min(at, now + kPostInterval);
+  if (looks_soon) at = std::min(at, now + kLookInterval);
   if (at >= state.timer_due) return std::nullopt;
   state.timer_due = at;
   return at;
@@ -320,6 +321,7 @@ References::Creation References::create(const std::string& owner, std::string_vi
     creation.handle->origin_ = std::move(origin);
   };
   ask(event, {.slips_first = false});
+  if (owner != self_) out_.crew->attend();
   return creation;
 }
 
@@ -566,6 +568,7 @@ std::shared_ptr<References::Expected> References::accept(const wire::ReferenceTi
   if (ticket.owner != self_) return nullptr;
   if (from.name == self_) return std::make_shared<Expected>(shared_from_this(), id);
   bool accepted = false;
+  out_.crew->attend();
   tell([&](State& state, TimePoint now) {
     accepted = state.ledger.accept_creation(ticket, {from.name, from.incarnation}, now) ==
                refs::Ledger::Creation::New;

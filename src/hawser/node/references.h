@@ -279,7 +279,9 @@ class References : public std::enable_shared_from_this<References> {
   };
   static constexpr Duration kTidyInterval = std::chrono::milliseconds(20);
   // How long records wait for others to travel with. Nobody waits for them but who shuts down.
-  static constexpr Duration kPostInterval = std::chrono::milliseconds(2);
+  static constexpr Duration kPostInterval = std::chrono::milliseconds(10);
+  // How long the end of a creation may lie unseen (LEISURE-1).
+  static constexpr Duration kLookInterval = std::chrono::milliseconds(2);
   // Of a creation that is older than that one need not know so soon how it ended.
   static constexpr Duration kQuickCreation = std::chrono::milliseconds(4);
 

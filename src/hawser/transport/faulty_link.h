@@ -50,6 +50,7 @@ class FaultyLink final : public Link, public std::enable_shared_from_this<Faulty
   std::optional<std::string> close_reason() const override { return link_->close_reason(); }
   std::optional<std::uint64_t> pulse() const override { return link_->pulse(); }
   LinkStats stats() const override { return link_->stats(); }
+  LinkTraffic traffic() const override { return link_->traffic(); }
 
  private:
   bool is_to_fail(std::string_view kind, const wire::OutFrame& frame);

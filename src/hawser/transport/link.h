@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hawser/base/clock.h"
 #include "hawser/base/error.h"
 #include "hawser/base/ids.h"
 #include "hawser/wire/frame.h"
@@ -22,11 +23,14 @@ struct PeerIdentity {
   std::vector<std::uint16_t> features;  // that both ends have
 };
 
-struct LinkStats {
+struct LinkTraffic {
   std::uint64_t frames_sent = 0;
   std::uint64_t frames_received = 0;
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
+};
+
+struct LinkStats : LinkTraffic {
   std::size_t bytes_queued = 0;   // accepted by send(), and neither written nor taken by the peer
   std::size_t bytes_shared = 0;   // shm: mapped for this link
   std::size_t bytes_adopted = 0;  // shm: of the peer's arena, in received tensors that are alive
@@ -45,6 +49,8 @@ struct LinkStats {
 //   LINK-6  kill -9 at either end closes the other end's link, and leaves nothing behind.
 //   LINK-7  Who was told that a link is backlogged learns when that may have changed: the link asks
 //           to be looked at, and receive() returns Nothing at least once.
+//   LINK-8  What is held back is written by flush(), by the next send(), or at once where the host
+//           knows of nobody who will flush; in the order in which it was accepted.
 class Link {
  public:
   enum class Received { Frame, Nothing, Closed };
@@ -60,6 +66,12 @@ class Link {
   // The same, for a frame that nobody is likely to wait for: a peer that sleeps need not be woken.
   // It finds the frame when it looks at its links for another reason.
   virtual bool send_at_leisure(wire::OutFrame frame) { return send(std::move(frame)); }
+
+  // The same, where the peer has plenty to do: the frame may be held back and travel with those
+  // that follow (LINK-8).
+  virtual bool send_with_more(wire::OutFrame frame) { return send(std::move(frame)); }
+  // Any thread. Writes what is held back; how long the first of it has waited.
+  virtual Duration flush() { return {}; }
 
   // Any thread, and cheap while little is queued: whether more than `limit` bytes that were
   // accepted by send() wait for the peer (LINK-7). What the medium itself holds need not count.
@@ -90,6 +102,8 @@ class Link {
   virtual std::optional<std::uint64_t> pulse() const { return std::nullopt; }
 
   virtual LinkStats stats() const = 0;
+  // A part of that, and cheap: it is asked for once per heartbeat interval.
+  virtual LinkTraffic traffic() const { return stats(); }
 };
 
 }  // namespace hawser::transport

@@ -172,6 +172,15 @@ bool PollSet::resume(Watched& watched, Arrival& arrival) {
   return true;
 }
 
+Duration PollSet::flush_links() {
+  held_back_.store(false, std::memory_order_seq_cst);
+  HAWSER_STEP();
+  adopt_added();
+  Duration waited{};
+  for (const auto& watched : links_) waited = std::max(waited, watched->link->flush());
+  return waited;
+}
+
 bool PollSet::next(Arrival& arrival) {
   adopt_added();
   for (; quiet_in_a_row_ < links_.size(); ++quiet_in_a_row_) {
@@ -218,7 +227,8 @@ bool PollSet::arm_and_look() {
   }
   HAWSER_STEP();
   connect_sockets(true);
-  return something_added_.load(std::memory_order_seq_cst);
+  return something_added_.load(std::memory_order_seq_cst) ||
+         held_back_.load(std::memory_order_seq_cst);
 }
 
 void PollSet::connect_sockets(bool connected) {

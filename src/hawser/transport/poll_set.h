@@ -57,6 +57,9 @@ class PollSet {
   void add(std::shared_ptr<Link> link, std::shared_ptr<FrameSink> sink);
   // Any thread: link.wants_write() became true.
   void watch_writable(Link& link);
+  // Any thread: a link holds frames back until flush(). The seat has to be told (PollSeat::nudge),
+  // as of anything else that its holder must look at.
+  void note_held_back() { held_back_.store(true, std::memory_order_seq_cst); }
   // After the crew has stopped: closes all links and calls on_closed() for each.
   void clear();
 
@@ -70,6 +73,10 @@ class PollSet {
   // The next frame from any link, fairly; false when a whole round found nothing. The sink is valid
   // until the next call.
   bool next(Arrival& arrival);
+  // Has links write what they hold back. How long the first of it has waited.
+  Duration flush() {
+    return held_back_.load(std::memory_order_relaxed) ? flush_links() : Duration{};
+  }
   // The seat has been taken: peers need not ring, sockets do not wake the anchor.
   void disarm();
   // Bells and sockets wake the anchor from now on. True when something is there already.
@@ -102,6 +109,7 @@ class PollSet {
   void adopt_added();
   void look_at_sockets();
   bool take_from(Watched& watched, Arrival& arrival);
+  Duration flush_links();
   static bool resume(Watched& watched, Arrival& arrival);
   void watch(Watched& watched);
   void resume_watching_writes(Watched& watched);
@@ -120,6 +128,7 @@ class PollSet {
 
   Guarded<Links> added_;
   std::atomic<bool> something_added_{false};
+  std::atomic<bool> held_back_{false};  // some link may hold frames back
 
   // Belong to the holder of the seat.
   Links links_;

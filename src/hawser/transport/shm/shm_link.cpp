@@ -287,12 +287,15 @@ void ShmLink::log_end(const std::string& reason) const {
 
 std::optional<std::string> ShmLink::close_reason() const { return *close_reason_.lock(); }
 
+LinkTraffic ShmLink::traffic() const {
+  return {.frames_sent = sent_.frames.load(std::memory_order_relaxed),
+          .frames_received = received_.frames.load(std::memory_order_relaxed),
+          .bytes_sent = sent_.bytes.load(std::memory_order_relaxed),
+          .bytes_received = received_.bytes.load(std::memory_order_relaxed)};
+}
+
 LinkStats ShmLink::stats() const {
-  LinkStats stats;
-  stats.frames_sent = sent_.frames.load(std::memory_order_relaxed);
-  stats.bytes_sent = sent_.bytes.load(std::memory_order_relaxed);
-  stats.frames_received = received_.frames.load(std::memory_order_relaxed);
-  stats.bytes_received = received_.bytes.load(std::memory_order_relaxed);
+  LinkStats stats{traffic()};
   {
     auto outbox = outbox_.lock();
     outbox->frames.look_at_reader();

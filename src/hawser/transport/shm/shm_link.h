@@ -60,6 +60,7 @@ class ShmLink final : public Link, private SegmentSource {
   std::optional<std::string> close_reason() const override;
   std::optional<std::uint64_t> pulse() const override { return bell_->pulse(); }
   LinkStats stats() const override;
+  LinkTraffic traffic() const override;
 
   // Any thread, now and then: gives memory back to the system if hardly anything was sent since the
   // last time.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "hawser/base/log.h"
+#include "hawser/base/step.h"
 
 namespace hawser::transport::tcp {
 namespace {
@@ -21,6 +22,7 @@ constexpr std::size_t kMaxParts = 64;
 constexpr std::size_t kDirectSegments = 16;
 // So much is held back at most.
 constexpr std::size_t kHeldBackBytes = std::size_t{32} << 10;
+constexpr std::size_t kHeldCalls = 16;
 
 }  // namespace
 
@@ -42,7 +44,9 @@ bool TcpLink::send(wire::OutFrame frame) {
   if (sending_.ended) return false;
   ++sending_.frames;
   const bool behind_others = !sending_.outbox.empty();
-  if (sending_.writing || (behind_others && wants_write()) || holds_back(frame)) {
+  const bool held_back = sending_.held_back == std::this_thread::get_id();
+  if (sending_.writing || (behind_others && wants_write()) ||
+      (held_back && has_room_for_held(frame))) {
     const bool queued = queue(frame, aftermath);
     lock.unlock();
     settle(aftermath);
@@ -69,6 +73,39 @@ bool TcpLink::send(wire::OutFrame frame) {
   lock.unlock();
   settle(aftermath);
   return alive;
+}
+
+bool TcpLink::send_with_more(wire::OutFrame frame) {
+  Aftermath aftermath;
+  Lock lock(mutex_);
+  const bool holds = !sending_.ended && !sending_.writing && !wants_write() &&
+                     sending_.held_calls < kHeldCalls && has_room_for_held(frame);
+  if (!holds) {
+    lock.unlock();
+    return send(std::move(frame));
+  }
+  ++sending_.frames;
+  const bool first = sending_.held_calls++ == 0;
+  if (first) sending_.held_since = std::chrono::steady_clock::now();
+  const bool queued = queue(frame, aftermath);
+  lock.unlock();
+  settle(aftermath);
+  HAWSER_STEP();
+  if (first && queued && !host_.held_back()) flush();
+  return queued;
+}
+
+Duration TcpLink::flush() {
+  Aftermath aftermath;
+  Lock lock(mutex_);
+  if (sending_.held_calls == 0 || sending_.writing || sending_.ended) return {};
+  const Duration waited = std::chrono::steady_clock::now() - sending_.held_since;
+  sending_.writing = true;
+  write_on(lock, kTurnBytes, aftermath);
+  stop_writing(aftermath);
+  lock.unlock();
+  settle(aftermath);
+  return waited;
 }
 
 // LINK-7: something is queued, so somebody writes, or is about to. Who stops writing asks for the
@@ -104,9 +141,8 @@ bool TcpLink::queue_rest(wire::OutFrame& frame, std::size_t written, Aftermath& 
   }
 }
 
-bool TcpLink::holds_back(const wire::OutFrame& frame) const {
-  return sending_.held_back == std::this_thread::get_id() && frame.segments.empty() &&
-         sending_.outbox.bytes() + frame.body.size() <= kHeldBackBytes;
+bool TcpLink::has_room_for_held(const wire::OutFrame& frame) const {
+  return frame.segments.empty() && sending_.outbox.bytes() + frame.body.size() <= kHeldBackBytes;
 }
 
 // Nobody: what has been held back is written.
@@ -172,6 +208,7 @@ bool TcpLink::account(const Moved& moved, Aftermath& aftermath) {
 
 void TcpLink::stop_writing(Aftermath& aftermath) {
   sending_.writing = false;
+  sending_.held_calls = 0;  // what is left is for the poller
   if (sending_.ended) aftermath.dropped.prepend(std::exchange(sending_.outbox, {}));
   const bool wants =
       !sending_.ended && (!sending_.outbox.empty() || stream_->holds_output() || sending_.awaited);

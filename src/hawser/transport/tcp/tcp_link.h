@@ -25,10 +25,13 @@ namespace hawser::transport::tcp {
 // and whoever sends meanwhile only queues. The writer takes along what has been queued when its own
 // bytes are out. What the socket does not take is left in the outbox for the poller.
 //
-// Holding back. A thread that has received a frame and knows of more is likely to answer them all.
-// What it sends meanwhile is queued, and written together when it has received the last of them:
-// one system call for a batch. While pending() is true somebody calls receive() again, whatever
-// becomes of that thread, and that ends the holding back.
+// Holding back, so that one system call writes a batch:
+// - Answers. A thread that has received a frame and knows of more is likely to answer them all.
+//   What it sends meanwhile is queued, and written when it has received the last of them. While
+//   pending() is true somebody calls receive() again, whatever becomes of that thread, and that
+//   ends the holding back.
+// - Calls to a peer that has plenty to do (send_with_more()), while somebody polls or will soon:
+//   they are written by flush(), or with whatever is sent next, or when there are kHeldCalls.
 //
 // Closing. close() shuts the socket down; the descriptor itself lives as long as the link, so that
 // no other thread can find a stranger under its number.
@@ -41,6 +44,8 @@ class TcpLink final : public Link {
   std::string_view transport() const override { return stream_->name(); }
   const PeerIdentity& peer() const override { return peer_; }
   bool send(wire::OutFrame frame) override;
+  bool send_with_more(wire::OutFrame frame) override;
+  Duration flush() override;
   bool backlogged(std::size_t limit) override;
   Received receive(wire::InFrame& frame) override;
   bool pending() const override { return pending_; }
@@ -57,7 +62,9 @@ class TcpLink final : public Link {
     bool writing = false;  // a thread writes; only that thread consumes from the outbox
     bool ended = false;
     bool awaited = false;  // somebody waits for the outbox to shrink; until receive() has looked
-    std::thread::id held_back;  // what this thread sends waits for its next receive()
+    std::thread::id held_back;   // what this thread sends waits for its next receive()
+    std::size_t held_calls = 0;  // in the outbox, until somebody writes
+    TimePoint held_since{};
     std::optional<std::string> reason;
     std::uint64_t frames = 0;
     std::uint64_t bytes = 0;
@@ -82,7 +89,7 @@ class TcpLink final : public Link {
   void end(std::optional<std::string> reason, Aftermath& aftermath);
   void settle(Aftermath& aftermath);
   bool write_queued();
-  bool holds_back(const wire::OutFrame& frame) const;
+  bool has_room_for_held(const wire::OutFrame& frame) const;
   void hold_back(std::thread::id sender);
   Received ended(std::optional<std::string> reason);
   Received read_frame(wire::InFrame& frame);

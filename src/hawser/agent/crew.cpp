@@ -595,9 +595,8 @@ Crew::Expectation::Expectation(std::shared_ptr<Crew> crew) : crew_(std::move(cre
 
 Crew::Expectation::~Expectation() { crew_->expectations_.fetch_sub(1, std::memory_order_relaxed); }
 
-void Crew::attend() {
-  attentive_until_.store(std::chrono::steady_clock::now() + kAttentiveFor,
-                         std::memory_order_relaxed);
+void Crew::attend(TimePoint now) {
+  attentive_until_.store(now + kAttentiveFor, std::memory_order_relaxed);
 }
 
 // stop() does.

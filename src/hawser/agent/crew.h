@@ -136,8 +136,8 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   // As post() or post_brief(), for a part of that work.
   void post_for(std::uint64_t work, UniqueFunction<void()> task, bool brief);
 
-  // More is likely to come soon: whoever looks looks on for longer, for a while.
-  void attend();
+  // More is likely to come soon: whoever looks looks on for longer, for a while from `now`.
+  void attend(TimePoint now);
 
   // This thread is in a task of the crew's, or helps with one: it may wait for what tasks wait for.
   bool runs_task() const;

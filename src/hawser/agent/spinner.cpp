@@ -34,11 +34,8 @@ Yielded yield_core() {
 bool Spinner::look_on(bool more_is_coming, TimePoint likely_until) {
   if (limit_ <= Duration::zero()) return false;
   if (round_ == 0) {
-    if (waits_off_ > 0) {
-      if (--waits_off_ == 0) unbanned_since_ = std::chrono::steady_clock::now();
-      return false;
-    }
     since_ = std::chrono::steady_clock::now();
+    if (since_ < banned_until_) return false;
     next_yield_ = rounds_per_yield_;
   }
   if (suspects_) return give_up();
@@ -60,8 +57,9 @@ bool Spinner::look_on(bool more_is_coming, TimePoint likely_until) {
 }
 
 bool Spinner::give_up() {
-  if (std::chrono::steady_clock::now() - unbanned_since_ > kForgiveAfter) next_ban_ = kFirstBan;
-  waits_off_ = next_ban_;
+  const TimePoint now = std::chrono::steady_clock::now();
+  if (now - banned_until_ > kForgiveAfter) next_ban_ = kFirstBan;
+  banned_until_ = now + next_ban_;
   next_ban_ = std::min(2 * next_ban_, kLongestBan);
   round_ = 0;
   suspects_ = false;

@@ -25,9 +25,10 @@ void pause_briefly();
 // The loop calls sched_yield: a peer that the kernel put on the same core gets to run at once. It
 // does so often where somebody else was found to want the core, and seldom where nobody did.
 // Beside compute-bound threads a yield gives away a whole time slice. A yield that took a slice, or
-// took long and brought nothing, therefore ends the spinning for the next waits: for twice as many
-// when it happens again soon after. (A peer on the same core that works through a batch makes a
-// yield long too, but then there is something to read.)
+// took long and brought nothing, therefore ends the spinning for a while: for twice as long when it
+// happens again soon after. (A peer on the same core that works through a batch makes a yield long
+// too, but then there is something to read.) The while is a time, not a number of waits: who waits
+// seldom would otherwise pay long for how busy it has been.
 class Spinner {
  public:
   explicit Spinner(Duration limit) : limit_(limit) {}
@@ -54,16 +55,15 @@ class Spinner {
   std::uint32_t next_yield_ = 0;  // in which round
   std::uint32_t rounds_per_yield_ = kFewestRounds;
   TimePoint since_{};
-  bool suspects_ = false;        // a yield took long; if it brought nothing, that was harm
-  std::uint32_t waits_off_ = 0;  // waits without spinning that are left
-  std::uint32_t next_ban_ = kFirstBan;
-  TimePoint unbanned_since_{};
+  bool suspects_ = false;  // a yield took long; if it brought nothing, that was harm
+  TimePoint banned_until_{};
+  Duration next_ban_ = kFirstBan;
 
   static constexpr int kLongerLook = 6;  // times the limit
   static constexpr std::uint32_t kFewestRounds = 2;
   static constexpr std::uint32_t kMostRounds = 32;
-  static constexpr std::uint32_t kFirstBan = 32;
-  static constexpr std::uint32_t kLongestBan = 16'384;
+  static constexpr Duration kFirstBan = std::chrono::milliseconds(1);
+  static constexpr Duration kLongestBan = std::chrono::milliseconds(200);
   static constexpr Duration kForgiveAfter = std::chrono::milliseconds(20);
 };
 

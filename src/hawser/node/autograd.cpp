@@ -217,7 +217,7 @@ AutogradCounts Autograd::count() {
 
 std::optional<wire::AutogradNote> Autograd::record_send(ContextId context, const Party& to,
                                                         const wire::Payload& payload) {
-  out_.crew->attend();
+  out_.crew->attend(out_.clock.now());
   const Tensors* tensors = differentiable(payload);
   c10::intrusive_ptr<engine::SendFunction> function;
   if (tensors) function = c10::make_intrusive<engine::SendFunction>(*tensors);
@@ -235,7 +235,7 @@ void Autograd::send_failed(const wire::AutogradNote& note, bool left) {
 }
 
 void Autograd::received(wire::Notes& notes, wire::ReceivedPayload& payload, const Party& from) {
-  out_.crew->attend();
+  out_.crew->attend(out_.clock.now());
   const Note note = engine::from_wire(*notes.autograd, from);
   const std::size_t tensors = count_differentiable(payload);
   c10::intrusive_ptr<engine::RecvFunction> function;
@@ -257,7 +257,7 @@ void Autograd::received(wire::Notes& notes, wire::ReceivedPayload& payload, cons
 }
 
 void Autograd::serve(std::shared_ptr<agent::IncomingCall> call) {
-  out_.crew->attend();
+  out_.crew->attend(out_.clock.now());
   engine::ReadMessage read;
   try {
     read = engine::read_message(call->call().function, call->payload());

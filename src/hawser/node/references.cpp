@@ -314,6 +314,7 @@ References::Creation References::create(const std::string& owner, std::string_vi
       creation.ticket = state.ledger.create(owner, type, now);
       ++state.creating;
       state.last_creation = now;
+      out_.crew->attend(now);
       fork = refs::fork_of(creation.ticket);
     }
     creation.handle =
@@ -321,7 +322,6 @@ References::Creation References::create(const std::string& owner, std::string_vi
     creation.handle->origin_ = std::move(origin);
   };
   ask(event, {.slips_first = false});
-  if (owner != self_) out_.crew->attend();
   return creation;
 }
 
@@ -568,8 +568,8 @@ std::shared_ptr<References::Expected> References::accept(const wire::ReferenceTi
   if (ticket.owner != self_) return nullptr;
   if (from.name == self_) return std::make_shared<Expected>(shared_from_this(), id);
   bool accepted = false;
-  out_.crew->attend();
   tell([&](State& state, TimePoint now) {
+    out_.crew->attend(now);
     accepted = state.ledger.accept_creation(ticket, {from.name, from.incarnation}, now) ==
                refs::Ledger::Creation::New;
     if (accepted) state.values.emplace(id, Value{.made_by = std::string(function)});

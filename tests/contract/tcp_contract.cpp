@@ -41,6 +41,22 @@ class TlsMedium final : public TcpMedium {
   testing::TestAuthority authority_;
 };
 
+// LINK-8 allows a link to hold nothing back; this one does.
+TEST(TcpHolding, CallsAreWrittenTogetherWhenFlushed) {
+  TcpMedium medium("127.0.0.1");
+  Pair pair(medium);
+  pair.left.host.flush_later();
+  transport::Link& link = *pair.left.link;
+  const std::uint64_t sent_before = link.stats().bytes_sent;
+  const auto body = pattern(100, 1);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(link.send_with_more({wire::Kind::Call, body, {}}));
+  EXPECT_EQ(link.stats().bytes_sent, sent_before);
+  EXPECT_GE(link.stats().bytes_queued, 3 * body.size());
+  EXPECT_GT(link.flush(), Duration{});
+  EXPECT_EQ(link.stats().bytes_queued, 0u);
+  EXPECT_TRUE(pair.run_end_until(pair.right, [&] { return pair.right.inbox.size() == 3; }));
+}
+
 const auto kTcp =
     ::testing::Values(MediumFactory([] { return std::make_unique<TcpMedium>("127.0.0.1"); }));
 const auto kTcp6 =

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,6 +42,36 @@ def value_of(ref: Any) -> Any:
 
 def echo(value: Any) -> Any:
     return value
+
+
+class Replaceable:
+    @staticmethod
+    def greeting() -> str:
+        return "hello"
+
+
+def greeting() -> str:
+    return "hello"
+
+
+def replace_greetings(text: str) -> None:
+    """What this process finds under the names of both from now on."""
+    module = sys.modules[__name__]
+    module.greeting = lambda: text  # type: ignore[attr-defined]
+    Replaceable.greeting = staticmethod(lambda: text)  # type: ignore[assignment]
+
+
+def replace_module(text: str) -> None:
+    """Puts another module in the place of this one, until the first call of its `put_back`."""
+    usual = sys.modules[__name__]
+    other = types.ModuleType(__name__)
+    other.greeting = lambda: text  # type: ignore[attr-defined]
+    other.put_back = lambda: sys.modules.update({__name__: usual})  # type: ignore[attr-defined]
+    sys.modules[__name__] = other
+
+
+def put_back() -> None:
+    raise AssertionError("the module has not been replaced")
 
 
 def describe(*args: Any, **kwargs: Any) -> tuple[Any, Any]:

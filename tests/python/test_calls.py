@@ -33,6 +33,23 @@ def test_functions_methods_and_classes(node: hawser.Node) -> None:
     assert node.run("peer", "add", 1, 2) == 3
 
 
+def test_functions_that_were_replaced_are_found() -> None:
+    with peers.world("peer") as node:
+        for text in ("hello", "second", "third"):
+            if text != "hello":
+                node.run("peer", peers.replace_greetings, text)
+            for _ in range(2):
+                assert node.run("peer", peers.greeting) == text
+                assert node.run("peer", peers.Replaceable.greeting) == text
+        node.run("peer", peers.replace_module, "elsewhere")
+        assert node.run("peer", peers.greeting) == "elsewhere"
+        with pytest.raises(AttributeError, match="has no 'Replaceable.greeting' here"):
+            node.run("peer", peers.Replaceable.greeting)
+        node.run("peer", peers.put_back)
+        assert node.run("peer", peers.greeting) == "third"
+        assert node.run("peer", peers.Replaceable.greeting) == "third"
+
+
 def test_torch_operators_and_scripts(node: hawser.Node) -> None:
     ones = torch.ones(2)
     assert torch.equal(node.run("peer", torch.add, ones, 2), ones + 2)

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 // Shorter than in production, by the same factor; and longer than messages fly (story.cpp).
 LedgerOptions ledger_options() {
   LedgerOptions options;
-  options.courier = {.first_retry = 20ms, .last_retry = 160ms, .max_records = 4};
+  options.courier = {.first_retry = 20ms, .last_retry = 160ms, .max_records = 4, .plenty = 3};
   options.ask_after = 1s;
   options.await_creation = 4s;
   options.remember = 4s;
@@ -68,7 +68,9 @@ void SimNode::serve_creation(const Envelope& envelope) {
   const RefId ref = ref_of(ticket.ticket);
   Envelope reply{
       .kind = Kind::CreateReply, .from = self_, .to = envelope.from, .call = envelope.call};
-  switch (ledger_.accept_creation(ticket.ticket, envelope.from, now())) {
+  const ForkId fork = fork_of(ticket.ticket);
+  switch (
+      ledger_.accept_creation({{ref.on, ref.local}, {fork.on, fork.local}}, envelope.from, now())) {
     case Ledger::Creation::Again:
       return;
     case Ledger::Creation::Refused:

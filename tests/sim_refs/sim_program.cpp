@@ -57,9 +57,14 @@ void SimNode::create_elsewhere() {
   auto& whims = out_.whims();
   const std::string owner = whims.one_of(out_.others(self_.name));
   const ValueNumber value = out_.model().new_value(owner, self_);
-  SimTicket ticket{ledger_.create(owner, "", now()), 0, value};
-  const ForkId fork = fork_of(ticket.ticket);
-  ticket.number = out_.model().creates(value, fork, self_);
+  const wire::Creation made = ledger_.create(owner, now());
+  const ForkId fork = fork_of(made);
+  const SimTicket ticket{{.ref_on = made.ref.on,
+                          .ref_local = made.ref.local,
+                          .fork_on = made.fork.on,
+                          .fork_local = made.fork.local},
+                         out_.model().creates(value, fork, self_),
+                         value};
   tickets_[fork] = ticket.number;
   handles_.push_back(
       {.value = value, .ticket = ticket.number, .fork = fork, .ref = ref_of(ticket.ticket)});

@@ -32,7 +32,7 @@ class RandomMessages {
     call.one_way = coin();
     call.payload = payload();
     call.notes = notes();
-    if (coin()) call.creates = ticket();
+    if (coin()) call.creates = wire::Creation{ref_name(), ref_name()};
     return call;
   }
 

@@ -218,7 +218,6 @@ def _special_timeout(timeout: float) -> Any:
     raise ValueError(f"a timeout cannot be negative, except -1 for the default: {timeout}")
 
 
-@_require_initialized
 def remote(
     to: str | int | WorkerInfo,
     func: Callable[..., Any],

@@ -85,10 +85,10 @@ class TestNode final : public Workshop, public RequestHandler {
   }
 
   CallHandle call(std::string_view to, Duration budget, std::size_t bytes = 0) {
-    Request request{.to = to,
-                    .message = {},
-                    .started = world_.clock().now(),
-                    .deadline = Deadline::after(world_.clock(), budget)};
+    Request request;
+    request.to = to;
+    request.started = world_.clock().now();
+    request.deadline = Deadline::after(world_.clock(), budget);
     request.message.function = "f";
     request.message.payload.value.resize(bytes);
     request.budget = budget;

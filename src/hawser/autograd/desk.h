@@ -22,8 +22,8 @@ struct ConductorOptions {
   // questions without an answer it takes it for dead.
   Duration ask_after = std::chrono::seconds(30);
   int asks_in_vain = 3;
-  // How long contexts and passes that are over are remembered, and how many. Longer than a message
-  // can be on its way.
+  // How long contexts and passes that are over are remembered, and how many (of contexts, pages).
+  // Longer than a message can be on its way.
   Duration remember = std::chrono::seconds(60);
   std::size_t max_remembered = 65'536;
 };

@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 
+#include "hawser/base/graveyard.h"
 #include "hawser/base/ids.h"
 
 namespace hawser::autograd {
@@ -49,6 +50,10 @@ concept Numbered =
 template <Numbered Id>
 constexpr std::uint64_t number(Id id) {
   return static_cast<std::uint64_t>(id);
+}
+template <Numbered Id>
+constexpr Plot plot_of(Id id) {
+  return {0, number(id)};  // the maker is in the number
 }
 template <Numbered Id>
 constexpr std::uint32_t rank_of(Id id) {

@@ -7,10 +7,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
 #include "hawser/base/event.h"
 #include "hawser/base/guarded.h"
+#include "hawser/base/name_map.h"
 #include "hawser/bindings/py_object.h"
 #include "hawser/bindings/py_value.h"
 #include "hawser/node/node.h"
@@ -90,14 +90,8 @@ class NodeCore : public std::enable_shared_from_this<NodeCore> {
   const std::shared_ptr<const script::Program> scripts_;
   Hooks hooks_;
   const bool records_origins_;
-  struct NameHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view name) const {
-      return std::hash<std::string_view>()(name);
-    }
-  };
   // With the interpreter lock.
-  std::unordered_map<std::string, Habit, NameHash, std::equal_to<>> habits_;
+  NameMap<Habit> habits_;
   std::vector<std::pair<AnywhereObject, std::string>> methods_;  // class, name
   std::unique_ptr<Node> node_;
 };

@@ -2,7 +2,9 @@
 
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
+#include "hawser/base/name_map.h"
 #include "hawser/bindings/imports.h"
 
 namespace hawser::bindings {
@@ -139,7 +141,60 @@ std::string shown_name(PyObject* function) {
   return Py_TYPE(function)->tp_name;
 }
 
+namespace {
+
+// How a function was found by its name: each step a str whose hash is known.
+struct Way {
+  Object module_name;
+  Object module;  // completely imported, and of the usual class
+  std::vector<Object> path;
+};
+
+// Under the interpreter lock; never destroyed.
+auto& known_ways() {
+  static auto* const known = new NameMap<Way>;
+  return *known;
+}
+
+// Where the way leads now; null, and nothing raised, if it must be found anew.
+Object follow(const Way& way) {
+  PyObject* const module = PyDict_GetItemWithError(PyImport_GetModuleDict(), way.module_name.get());
+  if (!module || module != way.module.get()) return {};
+  Object at =
+      Object::shared(PyDict_GetItemWithError(PyModule_GetDict(module), way.path.front().get()));
+  for (std::size_t i = 1; at && i < way.path.size(); ++i) {
+    PyObject* const next = PyObject_GetAttr(at.get(), way.path[i].get());
+    if (!next) PyErr_Clear();
+    at = next ? Object::taken(next) : Object();
+  }
+  return at;
+}
+
+Object interned(std::string_view text) {
+  PyObject* made = as_text(text).release();
+  PyUnicode_InternInPlace(&made);
+  return Object::taken(made);
+}
+
+void remember_way(std::string_view name, std::string_view module_name, Object module,
+                  std::string_view path) {
+  if (!PyModule_CheckExact(module.get()) || known_ways().size() >= kMostRemembered) return;
+  Way way{interned(module_name), std::move(module), {}};
+  for (bool last = false; !last;) {
+    const std::size_t dot = path.find('.');
+    last = dot == std::string_view::npos;
+    way.path.push_back(interned(path.substr(0, dot)));
+    if (!last) path.remove_prefix(dot + 1);
+  }
+  known_ways().insert_or_assign(std::string(name), std::move(way));
+}
+
+}  // namespace
+
 Object find_python_function(std::string_view name) {
+  if (const auto known = known_ways().find(name); known != known_ways().end()) {
+    if (Object found = follow(known->second)) return found;
+  }
   const std::size_t colon = name.find(':');
   const std::string module(name.substr(0, colon));
   const std::string_view path = colon == std::string_view::npos ? "" : name.substr(colon + 1);
@@ -147,9 +202,11 @@ Object find_python_function(std::string_view name) {
     PyErr_Format(PyExc_ValueError, "malformed function name");
     throw PythonErrorSet{};
   }
-  Object from = module_named(module);
+  const Object from = module_named(module);
   try {
-    return attribute_at(std::move(from), path);
+    Object found = attribute_at(from, path);
+    remember_way(name, module, from, path);
+    return found;
   } catch (const PythonErrorSet&) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) throw;
     PyErr_Clear();

@@ -27,8 +27,8 @@ const Target& target_of(PyObject* function);
 // What a person would call a function, whatever it is.
 std::string shown_name(PyObject* function);
 
-// The Python function of that name here, imported if need be. Looked up each time, so that a
-// replaced function is found. Throws PythonErrorSet.
+// The Python function of that name here, imported if need be. Looked up each time, though by a way
+// that is remembered, so that a replaced function is found. Throws PythonErrorSet.
 Object find_python_function(std::string_view name);
 
 }  // namespace hawser::bindings

@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
 #include "hawser/base/guarded.h"
+#include "hawser/base/name_map.h"
 #include "hawser/node/function.h"
 
 namespace hawser {
@@ -28,16 +28,9 @@ class FunctionTable {
 
  private:
   static constexpr std::size_t kMostKnown = 10'000;  // callers choose the names
-  struct NameHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view name) const {
-      return std::hash<std::string_view>()(name);
-    }
-  };
 
   const Function::Invoke run_;
-  Guarded<std::unordered_map<std::string, std::shared_ptr<Function>, NameHash, std::equal_to<>>>
-      known_;
+  Guarded<NameMap<std::shared_ptr<Function>>> known_;
 };
 
 }  // namespace hawser

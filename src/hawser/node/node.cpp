@@ -139,7 +139,7 @@ UniqueFunction<void()> Node::call_written(const CallOptions& options, WrittenCal
 
 UniqueFunction<void()> Node::send_raw(std::string_view to, Timing timing, WrittenCall&& call,
                                       agent::AnswerHandler&& on_answer,
-                                      const wire::ReferenceTicket* creates) {
+                                      const wire::Creation* creates) {
   machinery_->refuse_if_inherited();
   wire::Notes notes;
   if (trace::is_watched()) notes.trace = trace_call(to, call, creates != nullptr, on_answer);
@@ -265,7 +265,7 @@ std::shared_ptr<RefHandle> Node::create_written(const CallOptions& options, Writ
           references->creation_ended(*handle, answer);
           if (on_created) on_created(std::move(answer));
         },
-        &creation.ticket);
+        &creation.note);
   } catch (...) {
     agent::Answer never_sent;
     never_sent.error = Error(ErrorKind::Invalid, "the call could not be sent");  // nobody sees it

@@ -263,7 +263,7 @@ class Node {
   // Returns what cancels the call.
   UniqueFunction<void()> send_raw(std::string_view to, Timing timing, WrittenCall&& call,
                                   agent::AnswerHandler&& on_answer,
-                                  const wire::ReferenceTicket* creates = nullptr);
+                                  const wire::Creation* creates = nullptr);
   std::optional<wire::AutogradNote> record(autograd::ContextId context, std::string_view to,
                                            const WrittenCall& call,
                                            agent::AnswerHandler& on_answer);

@@ -157,8 +157,8 @@ bool References::tell(Event event, Manner manner) {
     if (state->closed) return false;
     if (manner.slips_first) read_slips(*state, now);
     event(*state, now);
-    actions = manner.post == Post::Now ? state->ledger.take_actions(now)
-                                       : state->ledger.take_actions_here();
+    const bool post_now = manner.post == Post::Now || state->ledger.has_plenty_to_say();
+    actions = post_now ? state->ledger.take_actions(now) : state->ledger.take_actions_here();
     timer = next_timer(*state, now);
   }
   if (timer) {
@@ -306,19 +306,16 @@ References::Creation References::create(const std::string& owner, std::string_vi
     if (owner == self_) {
       const refs::RefId id = state.ledger.make(false, now);
       state.values.emplace(id, Value{.made_by = std::string(function), .origin = origin});
-      creation.ticket.owner = self_;
-      creation.ticket.ref_on = id.on;
-      creation.ticket.ref_local = id.local;
+      creation.note.ref = {id.on, id.local};
       creating_own_.fetch_add(1, std::memory_order_relaxed);
     } else {
-      creation.ticket = state.ledger.create(owner, type, now);
+      creation.note = state.ledger.create(owner, now);
       ++state.creating;
       state.last_creation = now;
       out_.crew->attend(now);
-      fork = refs::fork_of(creation.ticket);
+      fork = refs::fork_of(creation.note);
     }
-    creation.handle =
-        new_handle(state, owner, refs::ref_of(creation.ticket), fork, std::move(type));
+    creation.handle = new_handle(state, owner, refs::ref_of(creation.note), fork, std::move(type));
     creation.handle->origin_ = std::move(origin);
   };
   ask(event, {.slips_first = false});
@@ -561,16 +558,15 @@ void References::Expected::fail(KeptFailure failure, bool at_the_end) {
   references_->settle(id_, Found{.failure = std::move(failure)}, at_the_end);
 }
 
-std::shared_ptr<References::Expected> References::accept(const wire::ReferenceTicket& ticket,
+std::shared_ptr<References::Expected> References::accept(const wire::Creation& creation,
                                                          std::string_view function,
                                                          const agent::Caller& from) {
-  const refs::RefId id = refs::ref_of(ticket);
-  if (ticket.owner != self_) return nullptr;
+  const refs::RefId id = refs::ref_of(creation);
   if (from.name == self_) return std::make_shared<Expected>(shared_from_this(), id);
   bool accepted = false;
   tell([&](State& state, TimePoint now) {
     out_.crew->attend(now);
-    accepted = state.ledger.accept_creation(ticket, {from.name, from.incarnation}, now) ==
+    accepted = state.ledger.accept_creation(creation, {from.name, from.incarnation}, now) ==
                refs::Ledger::Creation::New;
     if (accepted) state.values.emplace(id, Value{.made_by = std::string(function)});
   });

@@ -138,7 +138,7 @@ class References : public std::enable_shared_from_this<References> {
   std::shared_ptr<RefHandle> keep(std::shared_ptr<Kept> value, std::string origin = {});
   struct Creation {
     std::shared_ptr<RefHandle> handle;
-    wire::ReferenceTicket ticket;  // for the call that creates the value
+    wire::Creation note{};  // for the call that creates the value
   };
   Creation create(const std::string& owner, std::string_view function, std::string type,
                   std::string origin = {});
@@ -194,7 +194,7 @@ class References : public std::enable_shared_from_this<References> {
     std::atomic<bool> done_{false};
   };
   // A call with `creates` has been received. Null when it must not run.
-  std::shared_ptr<Expected> accept(const wire::ReferenceTicket& ticket, std::string_view function,
+  std::shared_ptr<Expected> accept(const wire::Creation& creation, std::string_view function,
                                    const agent::Caller& from);
   // Serves a call on a value of this node: at once, or when the value is there.
   void serve(const CallContext& context);
@@ -287,7 +287,7 @@ class References : public std::enable_shared_from_this<References> {
 
   // Runs `event` on the state, under the lock, after the ledger has been told what is on the slips;
   // then does what the ledger wants done. False when the node is closed.
-  // What it wants said to others waits for the next post, unless that is now.
+  // What it wants said to others waits for the next post, unless that is now or it is plenty.
   enum class Post { Later, Now };
   struct Manner {
     Post post = Post::Later;

@@ -88,7 +88,9 @@ void Courier::acknowledged(Channel& channel, std::uint64_t up_to, TimePoint now)
 void Courier::post(const Party& to, Record record) {
   auto* const named = open(to);
   if (!named) return;
-  named->second.kept.push_back(std::move(record));
+  Channel& channel = named->second;
+  channel.kept.push_back(std::move(record));
+  if (channel.waiting() >= options_.plenty) plenty_waiting_ = true;
   touch(*named);
 }
 
@@ -110,11 +112,12 @@ void Courier::tick(TimePoint now) {
 }
 
 void Courier::collect(TimePoint now, Actions& out) {
+  plenty_waiting_ = false;
   for (auto* const named : std::exchange(touched_, {})) {
     Channel& channel = named->second;
     channel.touched = false;
     while (channel.waiting() > 0 &&
-           (!channel.on_the_way() || channel.waiting() >= options_.max_records)) {
+           (!channel.on_the_way() || channel.waiting() >= options_.plenty)) {
       Message message = make_message(channel);
       channel.unsent += message.records.size();
       channel.owes_ack = false;

@@ -19,6 +19,8 @@ struct CourierOptions {
   Duration first_retry = std::chrono::milliseconds(250);  // doubles
   Duration last_retry = std::chrono::seconds(5);
   std::size_t max_records = 2048;  // in one message
+  // As many do not wait for others. Few enough that what they are about is still in the cache.
+  std::size_t plenty = 128;
 };
 
 // Carries records between this incarnation and others, over messages that may be lost, repeated or
@@ -30,8 +32,8 @@ struct CourierOptions {
 // Records are numbered from 1 in each direction. What is not acknowledged is kept and sent again,
 // after a pause that doubles, or at once when there is a new connection. A receiver skips what it
 // had and ignores what comes after a gap. While records are on their way, new ones wait for the
-// acknowledgement or for a full message: nothing waits when there is little to say, and thousands
-// travel together when there is much.
+// acknowledgement or until there are plenty of them: nothing waits when there is little to say, and
+// many travel together when there is much.
 //
 // Sans-IO. Not thread-safe.
 class Courier {
@@ -58,6 +60,8 @@ class Courier {
 
   // Whether collect() would find something.
   bool has_something_to_say() const { return !touched_.empty(); }
+  // So much that nothing is gained by collecting later.
+  bool has_plenty_to_say() const { return plenty_waiting_; }
   std::size_t unacknowledged() const;
   bool has_mail_for(std::string_view name) const;
 
@@ -91,6 +95,7 @@ class Courier {
   Roster& roster_;
   Channels channels_;
   std::vector<Channels::value_type*> touched_;
+  bool plenty_waiting_ = false;
   Deadline next_due_;
 };
 

@@ -34,7 +34,8 @@ class CourierTest : public ::testing::Test {
 
   TimePoint now_{1h};
   Roster roster_a_, roster_b_;
-  const CourierOptions options_{.first_retry = 100ms, .last_retry = 400ms, .max_records = 3};
+  const CourierOptions options_{
+      .first_retry = 100ms, .last_retry = 400ms, .max_records = 4, .plenty = 3};
   Courier a_{options_, roster_a_};
   Courier b_{options_, roster_b_};
 };
@@ -63,13 +64,27 @@ TEST_F(CourierTest, GathersWhileSomethingIsOnItsWay) {
   EXPECT_EQ(collect_one(a_).records, (std::vector<Record>{record(2), record(3)}));
 }
 
-TEST_F(CourierTest, AFullMessageDoesNotWait) {
+TEST_F(CourierTest, PlentyDoesNotWait) {
   a_.post(kB, record(1));
   collect(a_);
-  for (std::uint64_t i = 2; i <= 4; ++i) a_.post(kB, record(i));
-  const Message full = collect_one(a_);
-  EXPECT_EQ(full.first, 2u);
-  EXPECT_EQ(full.records.size(), 3u);
+  for (std::uint64_t i = 2; i <= 4; ++i) {
+    EXPECT_FALSE(a_.has_plenty_to_say());
+    EXPECT_TRUE(collect(a_).empty());
+    a_.post(kB, record(i));
+  }
+  EXPECT_TRUE(a_.has_plenty_to_say());
+  const Message plenty = collect_one(a_);
+  EXPECT_EQ(plenty.first, 2u);
+  EXPECT_EQ(plenty.records.size(), 3u);
+  EXPECT_FALSE(a_.has_plenty_to_say());
+}
+
+TEST_F(CourierTest, AMessageHasALimit) {
+  for (std::uint64_t i = 1; i <= 7; ++i) a_.post(kB, record(i));
+  const auto messages = collect(a_);
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[0].records.size(), 4u);
+  EXPECT_EQ(messages[1].records.size(), 3u);
 }
 
 TEST_F(CourierTest, RepeatsAfterAPauseThatDoubles) {

@@ -19,8 +19,8 @@ struct LedgerOptions {
   Duration ask_after = std::chrono::seconds(10);
   // How long the owner waits for the creation of a value that others speak of already.
   Duration await_creation = std::chrono::seconds(60);
-  // How long an id that is over is remembered, and how many. Longer than a message can be on its
-  // way.
+  // How long an id that is over is remembered, and how many pages of them. Longer than a message
+  // can be on its way.
   Duration remember = std::chrono::seconds(60);
   std::size_t max_remembered = 65'536;
   // Between attempts to reach a node that matters and is not connected; doubles.

@@ -6,7 +6,11 @@
 namespace hawser::refs {
 
 // Of forks and values that are over. What a forgotten one can do is in PROTOCOL.md.
-template <class Id>
-using Graveyard = hawser::Graveyard<Id, IdHash>;
+using hawser::Graveyard;
+
+template <class Tag>
+Plot plot_of(const UniqueId<Tag>& id) {
+  return {id.on, id.local};
+}
 
 }  // namespace hawser::refs

@@ -18,8 +18,8 @@ Ledger::Ledger(Self self, LedgerOptions options)
 
 // ------------------------------------------------------------------------------- values
 
-wire::ReferenceTicket Ledger::create(std::string_view owner, std::string type, TimePoint now) {
-  return user_.create(owner, std::move(type), now);
+wire::Creation Ledger::create(std::string_view owner, TimePoint now) {
+  return user_.create(owner, now);
 }
 
 void Ledger::created(const ForkId& fork, Incarnation owner, TimePoint now) {
@@ -31,10 +31,10 @@ void Ledger::creation_failed(const ForkId& fork, Error why, std::optional<Incarn
   user_.creation_failed(fork, std::move(why), sent_to, now);
 }
 
-Ledger::Creation Ledger::accept_creation(const wire::ReferenceTicket& ticket, const Party& from,
+Ledger::Creation Ledger::accept_creation(const wire::Creation& creation, const Party& from,
                                          TimePoint now) {
   learn(from, now);
-  return owner_.create(ref_of(ticket), fork_of(ticket), from, now);
+  return owner_.create(ref_of(creation), fork_of(creation), from, now);
 }
 
 Finding Ledger::wait(const RefId& ref, Waiter waiter, TimePoint now) {

@@ -28,9 +28,9 @@ class Ledger {
   Ledger(Self self, LedgerOptions options);
 
   // ------ creating a value on another node ------
-  // The ticket goes into the call as `creates`. The fork in it is held, and may be used, given on
-  // and dropped at once.
-  wire::ReferenceTicket create(std::string_view owner, std::string type, TimePoint now);
+  // It goes into the call as `creates`. The fork in it is held, and may be used, given on and
+  // dropped at once.
+  wire::Creation create(std::string_view owner, TimePoint now);
   // How that call ended, exactly once. `owner` is the incarnation that answered. With an error:
   // what `sent_to` was, nothing when the call never left this node, zero when nobody knows.
   void created(const ForkId& fork, Incarnation owner, TimePoint now);
@@ -42,7 +42,7 @@ class Ledger {
   RefId make(bool ready, TimePoint now) { return owner_.make(ready, now); }
   // A call with `creates` has come in. When its frame is read, before later frames are.
   using Creation = OwnerLedger::Creation;
-  Creation accept_creation(const wire::ReferenceTicket& ticket, const Party& from, TimePoint now);
+  Creation accept_creation(const wire::Creation& creation, const Party& from, TimePoint now);
   // The function has returned or failed. False: nobody wants the value any more.
   bool fulfil(const RefId& ref, bool success) { return owner_.fulfil(ref, success); }
   // For a call on a reference, and for local_value().
@@ -110,6 +110,7 @@ class Ledger {
   // fewer messages it takes.
   Actions take_actions_here() { return std::exchange(desk_.actions, {}); }
   bool has_something_to_say() const { return desk_.courier.has_something_to_say(); }
+  bool has_plenty_to_say() const { return desk_.courier.has_plenty_to_say(); }
 
   // ------ shutting down, and looking ------
   // Lets go of every fork of a value elsewhere.

@@ -68,13 +68,13 @@ class LedgerTest : public ::testing::Test {
     settle();
   }
   // A call from `user` creates a value on `owner`, which is ready at once.
-  wire::ReferenceTicket create(const std::string& user, const std::string& owner) {
-    const auto ticket = at(user).create(owner, "", now_);
-    EXPECT_EQ(at(owner).accept_creation(ticket, party(user), now_), Ledger::Creation::New);
-    at(owner).fulfil(ref_of(ticket), true);
-    at(user).created(fork_of(ticket), Incarnation{1}, now_);
+  wire::Creation create(const std::string& user, const std::string& owner) {
+    const auto made = at(user).create(owner, now_);
+    EXPECT_EQ(at(owner).accept_creation(made, party(user), now_), Ledger::Creation::New);
+    at(owner).fulfil(ref_of(made), true);
+    at(user).created(fork_of(made), Incarnation{1}, now_);
     settle();
-    return ticket;
+    return made;
   }
   void settled(const std::string& giver, const wire::ReferenceTicket& ticket) {
     const ForkId fork = fork_of(ticket);
@@ -195,7 +195,7 @@ TEST_F(LedgerTest, ATicketThatIsLostIsFoundOut) {
 }
 
 TEST_F(LedgerTest, ChainsOfSharesBeforeTheValueExists) {
-  const auto made = at("a").create("b", "", now_);
+  const auto made = at("a").create("b", now_);
   const auto to_c = at("a").grant(fork_of(made), "c", "").value();
   at("a").drop(fork_of(made), now_);
   at("c").adopt(to_c, now_);
@@ -327,8 +327,8 @@ TEST_F(LedgerTest, ManyDropsTravelTogether) {
 // Row 35 of the inventory: two values that hold references to each other are never dropped. They
 // are named.
 TEST_F(LedgerTest, CyclesAreInTheLeakReport) {
-  const auto first = create("a", "b");   // a value of b, held by a value of a
-  const auto second = create("b", "a");  // and the other way round
+  create("a", "b");  // a value of b, held by a value of a
+  create("b", "a");  // and the other way round
   pass(90s);
   const auto of_a = describe_leaks(at("a"), now_);
   ASSERT_EQ(of_a.size(), 2u);

@@ -5,7 +5,13 @@
 
 namespace hawser::refs {
 
-// The ids in a ticket as it travels.
+// The ids as they travel.
+inline RefId ref_of(const wire::Creation& creation) {
+  return {creation.ref.on, creation.ref.local};
+}
+inline ForkId fork_of(const wire::Creation& creation) {
+  return {creation.fork.on, creation.fork.local};
+}
 inline RefId ref_of(const wire::ReferenceTicket& ticket) {
   return {ticket.ref_on, ticket.ref_local};
 }

@@ -31,21 +31,14 @@ Error not_held() {
 
 // ------------------------------------------------------------------------------- creation
 
-wire::ReferenceTicket UserLedger::create(std::string_view owner, std::string type, TimePoint now) {
+wire::Creation UserLedger::create(std::string_view owner, TimePoint now) {
   const RefId ref = desk_.new_id<RefId>();
   const ForkId fork = desk_.new_id<ForkId>();
   Held& held = held_[fork];
   held.ref = ref;
   held.owner = &desk_.roster.of(owner);
   held.since = now;
-  return {.owner = std::string(owner),
-          .owner_incarnation = number(held.owner->alive()),
-          .ref_on = ref.on,
-          .ref_local = ref.local,
-          .fork_on = fork.on,
-          .fork_local = fork.local,
-          .parent = desk_.self.name,
-          .type = std::move(type)};
+  return {{ref.on, ref.local}, {fork.on, fork.local}};
 }
 
 void UserLedger::created(const ForkId& fork, Incarnation owner, TimePoint now) {

@@ -47,8 +47,8 @@ class UserLedger {
       : desk_(desk), dead_forks_(desk.options.remember, desk.options.max_remembered) {}
 
   // --- creation ---
-  // The ticket to put into the call that creates the value; its fork is held.
-  wire::ReferenceTicket create(std::string_view owner, std::string type, TimePoint now);
+  // What to put into the call that creates the value; its fork is held.
+  wire::Creation create(std::string_view owner, TimePoint now);
   void created(const ForkId& fork, Incarnation owner, TimePoint now);
   // `sent_to`: nothing when the call never left.
   void creation_failed(const ForkId& fork, Error why, std::optional<Incarnation> sent_to,

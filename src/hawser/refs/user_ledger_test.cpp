@@ -42,7 +42,7 @@ class UserLedgerTest : public ::testing::Test {
             .parent = "giver"};
   }
   ForkId created() {
-    const auto made = ledger_.create("owner", "", now_);
+    const auto made = ledger_.create("owner", now_);
     ref_ = ref_of(made);
     ledger_.created(fork_of(made), kOwner.incarnation, now_);
     desk_.actions.clear();
@@ -57,16 +57,14 @@ class UserLedgerTest : public ::testing::Test {
 };
 
 TEST_F(UserLedgerTest, AReferenceTakesItsIdsFromOneCounter) {
-  const auto first = ledger_.create("owner", "tensor", now_);
-  EXPECT_EQ(first.ref_local, 0u);
-  EXPECT_EQ(first.fork_local, 1u);
-  EXPECT_EQ(first.parent, "user");
-  EXPECT_EQ(first.type, "tensor");
-  EXPECT_EQ(ledger_.create("owner", "", now_).ref_local, 2u);
+  const auto first = ledger_.create("owner", now_);
+  EXPECT_EQ(first.ref.local, 0u);
+  EXPECT_EQ(first.fork.local, 1u);
+  EXPECT_EQ(ledger_.create("owner", now_).ref.local, 2u);
 }
 
 TEST_F(UserLedgerTest, ACreationIsConfirmedByItsReply) {
-  const ForkId fork = fork_of(ledger_.create("owner", "", now_));
+  const ForkId fork = fork_of(ledger_.create("owner", now_));
   EXPECT_FALSE(ledger_.confirmed(fork));
   ledger_.created(fork, kOwner.incarnation, now_);
   EXPECT_TRUE(ledger_.confirmed(fork));
@@ -85,7 +83,7 @@ TEST_F(UserLedgerTest, TheOwnerIsToldWhenTheLastHandleGoes) {
 }
 
 TEST_F(UserLedgerTest, ADropWaitsForTheCreationToEnd) {
-  const auto made = ledger_.create("owner", "", now_);
+  const auto made = ledger_.create("owner", now_);
   ledger_.drop(fork_of(made), now_);
   EXPECT_TRUE(said().empty());
   ledger_.created(fork_of(made), kOwner.incarnation, now_);
@@ -94,8 +92,8 @@ TEST_F(UserLedgerTest, ADropWaitsForTheCreationToEnd) {
 
 // Rows 1 and 19 of the inventory: each reference has its own error, and the owner is cleaned up.
 TEST_F(UserLedgerTest, ACreationThatFailedAnswersWithItsErrorAndTellsTheOwner) {
-  const auto first = ledger_.create("owner", "", now_);
-  const auto second = ledger_.create("owner", "", now_);
+  const auto first = ledger_.create("owner", now_);
+  const auto second = ledger_.create("owner", now_);
   ledger_.creation_failed(fork_of(first), kTimeout, kOwner.incarnation, now_);
   EXPECT_TRUE(said().empty()) << "the program still has it";
   EXPECT_EQ(ledger_.begin_use(fork_of(first)).error().kind(), ErrorKind::Timeout);
@@ -109,7 +107,7 @@ TEST_F(UserLedgerTest, ACreationThatFailedAnswersWithItsErrorAndTellsTheOwner) {
 }
 
 TEST_F(UserLedgerTest, ACreationThatNeverLeftConcernsNobody) {
-  const auto made = ledger_.create("owner", "", now_);
+  const auto made = ledger_.create("owner", now_);
   ledger_.creation_failed(fork_of(made), kTimeout, std::nullopt, now_);
   EXPECT_TRUE(said().empty());
   EXPECT_TRUE(ledger_.error(fork_of(made)).has_value());
@@ -125,7 +123,7 @@ TEST_F(UserLedgerTest, AUseKeepsTheReference) {
 }
 
 TEST_F(UserLedgerTest, APipelinedUseNeedsNoConfirmation) {
-  const auto made = ledger_.create("owner", "", now_);
+  const auto made = ledger_.create("owner", now_);
   EXPECT_TRUE(ledger_.begin_use(fork_of(made)).ok());
 }
 
@@ -160,7 +158,7 @@ TEST_F(UserLedgerTest, ATicketThatNeverLeftIsNotTold) {
 }
 
 TEST_F(UserLedgerTest, WhatIsSharedBeforeTheCreationEndsIsToldAfterIt) {
-  const auto made = ledger_.create("owner", "", now_);
+  const auto made = ledger_.create("owner", now_);
   const ForkId given = grant(fork_of(made));
   ledger_.settled(given, kChildLife, now_);
   EXPECT_TRUE(said().empty());
@@ -169,7 +167,7 @@ TEST_F(UserLedgerTest, WhatIsSharedBeforeTheCreationEndsIsToldAfterIt) {
 }
 
 TEST_F(UserLedgerTest, WhatIsSharedIsToldAlsoWhenTheCreationTimesOut) {
-  const auto made = ledger_.create("owner", "", now_);
+  const auto made = ledger_.create("owner", now_);
   const ForkId given = grant(fork_of(made));
   ledger_.creation_failed(fork_of(made), kTimeout, kOwner.incarnation, now_);
   ledger_.drop(fork_of(made), now_);

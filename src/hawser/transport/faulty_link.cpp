@@ -63,7 +63,7 @@ std::string identity_of(const wire::OutFrame& frame) {
   const auto& call = std::get<wire::ReceivedCall>(message.value());
   identity << static_cast<int>(call.target) << ' ' << call.function << '\0';
   if (call.subject) identity << call.subject->on << ':' << call.subject->local << ' ';
-  if (call.creates) identity << call.creates->ref_on << ':' << call.creates->ref_local << ' ';
+  if (call.creates) identity << call.creates->ref.on << ':' << call.creates->ref.local << ' ';
   for (const Buffer& segment : call.payload.segments) {
     identity << std::hash<std::string_view>()(as_text(segment.bytes())) << ' ';
   }

@@ -59,7 +59,7 @@ TEST_F(FaultyLinkTest, KnowsTheKindOfAFrame) {
   EXPECT_EQ(kinds_of(call(wire::TargetKind::Method, "m")), Kinds{"PYTHON_CALL"});
   wire::Call creation;
   creation.target = wire::TargetKind::Script;
-  creation.creates = wire::ReferenceTicket{.owner = "o"};
+  creation.creates = wire::Creation{};
   EXPECT_EQ(kinds_of(wire::encode(std::move(creation))), Kinds{"SCRIPT_REMOTE_CALL"});
   wire::References records{1, 1, {}, {}};
   records.records.push_back({wire::RecordKind::Drop, {1, 2}, {3, 4}});
@@ -79,7 +79,7 @@ TEST_F(FaultyLinkTest, EveryKindIsThatOfSomeFrame) {
     see(call(target));
     wire::Call creation;
     creation.target = target;
-    creation.creates = wire::ReferenceTicket{.owner = "o"};
+    creation.creates = wire::Creation{};
     see(wire::encode(std::move(creation)));
   }
   see(call(wire::TargetKind::Method, ""));

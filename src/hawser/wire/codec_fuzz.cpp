@@ -26,8 +26,7 @@ Payload forwarded(ReceivedPayload&& payload) {
 }
 OutFrame forward(ReceivedCall&& m) {
   return encode(Call{m.id, m.target, m.function, m.budget_us, m.chain, m.depth, m.one_way,
-                     forwarded(std::move(m.payload)), std::move(m.notes), std::move(m.creates),
-                     m.subject});
+                     forwarded(std::move(m.payload)), std::move(m.notes), m.creates, m.subject});
 }
 OutFrame forward(ReceivedReply&& m) {
   return encode(Reply{m.id, forwarded(std::move(m.payload)), std::move(m.notes)});

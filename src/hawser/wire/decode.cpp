@@ -238,7 +238,9 @@ Message read_call(InFrame& frame) {
   call.one_way = table.one_way();
   reader.read(table.payload(), call.payload);
   reader.read(table, call.notes);
-  if (table.creates()) call.creates = reader.ticket(*table.creates());
+  if (const auto* made = table.creates()) {
+    call.creates = {read_name(made->ref()), read_name(made->fork())};
+  }
   if (table.subject()) call.subject = read_name(*table.subject());
   if (call.subject.has_value() != (call.target == TargetKind::Method)) {
     refuse("a call on a reference names none, or another call does");

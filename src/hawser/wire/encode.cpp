@@ -298,22 +298,23 @@ OutFrame encode_handshake(const Refusal& refusal) {
 OutFrame encode(Call&& message) {
   check_length("a function name", message.function, kMaxFunctionBytes);
   check(message.payload);
-  if (message.creates) check(*message.creates);
   Builder& builder = fresh_builder();
   const auto function = write_required_text(builder, message.function);
   const auto payload = write_payload(builder, message.payload);
   const auto autograd = write_note(builder, message.notes.autograd);
   const auto trace = write_note(builder, message.notes.trace);
   const auto stream = write_note(builder, message.notes.stream);
-  const auto creates =
-      message.creates ? write_reference(builder, *message.creates) : Offset<fb::Reference>(0);
+  std::optional<fb::Creation> creates;
+  if (message.creates) {
+    creates.emplace(write_name(message.creates->ref), write_name(message.creates->fork));
+  }
   const auto subject = message.subject ? std::optional(write_name(*message.subject)) : std::nullopt;
   return finish(
       builder, Kind::Call,
       fb::CreateCall(builder, number(message.id), static_cast<fb::TargetKind>(message.target),
                      function, message.budget_us, number(message.chain), message.depth,
-                     message.one_way, payload, autograd, trace, stream, creates,
-                     subject ? &*subject : nullptr),
+                     message.one_way, payload, autograd, trace, stream,
+                     creates ? &*creates : nullptr, subject ? &*subject : nullptr),
       std::move(message.payload.segments));
 }
 

@@ -225,6 +225,14 @@ struct RefName {
   bool operator==(const RefName&) const = default;
 };
 
+// A value that a call makes on the callee, and the caller's title to it.
+struct Creation {
+  RefName ref{};
+  RefName fork{};
+
+  bool operator==(const Creation&) const = default;
+};
+
 struct Hello {
   std::uint16_t major = kProtocolMajor;
   std::uint16_t minor = kProtocolMinor;
@@ -288,7 +296,7 @@ struct CallWith {
   bool one_way = false;
   Content payload{};
   Notes notes{};
-  std::optional<ReferenceTicket> creates{};
+  std::optional<Creation> creates{};
   std::optional<RefName> subject{};  // of a Method, and only of one
 };
 template <class Content>

@@ -54,7 +54,7 @@ void TestHost::watch_writable(transport::Link&) {
   if (tell_) tell_();
 }
 
-bool TestHost::held_back() {
+bool TestHost::held_back(std::shared_ptr<transport::Link>) {
   const std::lock_guard lock(mutex_);
   return flushes_later_;
 }

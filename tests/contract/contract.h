@@ -88,7 +88,7 @@ class TestHost final : public transport::Host {
   void accepted(std::shared_ptr<transport::Link> link) override;
   void turned_away(std::string_view why) override;
   void watch_writable(transport::Link& link) override;
-  bool held_back() override;
+  bool held_back(std::shared_ptr<transport::Link> link) override;
 
   // Somebody will flush what links hold back: the test.
   void flush_later();

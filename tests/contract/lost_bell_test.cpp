@@ -106,7 +106,7 @@ class TestNode final : public transport::Host, public transport::FrameSink {
  public:
   TestNode(std::string name, Duration spin_limit) : name_(std::move(name)) {
     // What is held back is late here, with all these delays; it is held back all the same.
-    const agent::CrewOptions options{.spin_limit = spin_limit, .hold_limit = 1h};
+    const agent::CrewOptions options{.spin_limit = spin_limit, .many_replies = 0, .hold_limit = 1h};
     crew_ = std::make_shared<agent::Crew>(bell_, set_, options);
     crew_->start();
   }
@@ -123,7 +123,9 @@ class TestNode final : public transport::Host, public transport::FrameSink {
   void accepted(std::shared_ptr<transport::Link> link) override { accepted_.set_value(link); }
   void turned_away(std::string_view why) override { ADD_FAILURE() << why; }
   void watch_writable(transport::Link& link) override { set_->watch_writable(link); }
-  bool held_back() override { return crew_->held_back(); }
+  bool held_back(std::shared_ptr<transport::Link> link) override {
+    return crew_->held_back(std::move(link));
+  }
 
   // --- transport::FrameSink ---
   std::shared_ptr<transport::Task> on_frame(wire::InFrame frame) override {

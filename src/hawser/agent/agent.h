@@ -37,7 +37,7 @@ class Workshop {
                       std::shared_ptr<transport::FrameSink> sink) = 0;
   virtual void watch_writable(transport::Link& link) = 0;
   // As Host::held_back().
-  virtual bool held_back() { return false; }
+  virtual bool held_back(std::shared_ptr<transport::Link> /*link*/) { return false; }
   // The link to use in place of one that was just made; the same, unless things are to go wrong.
   virtual std::shared_ptr<transport::Link> decorate(std::shared_ptr<transport::Link> link) {
     return link;
@@ -172,7 +172,9 @@ class Agent final : public transport::Host, public SessionEvents {
   void accepted(std::shared_ptr<transport::Link> link) override;
   void turned_away(std::string_view why) override;
   void watch_writable(transport::Link& link) override;
-  bool held_back() override { return out_.workshop.held_back(); }
+  bool held_back(std::shared_ptr<transport::Link> link) override {
+    return out_.workshop.held_back(std::move(link));
+  }
 
   // SessionEvents
   void session_closed(const std::shared_ptr<Session>& session) override;

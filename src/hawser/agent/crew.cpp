@@ -30,7 +30,8 @@ constexpr Duration kAttentiveFor = std::chrono::milliseconds(2);
 constexpr int kLooksForSeat = 64;  // a few microseconds
 constexpr int kWaiterYields = 4;
 constexpr int kWaitsWithoutYield = 4096;
-constexpr int kSendsWithoutHolding = 4096;
+// A thread that has waited this recently will wait again.
+constexpr std::int64_t kWaitsAgainWithinNs = 10'000'000;
 
 PollSeat::Sitter this_thread() {
   static std::atomic<PollSeat::Sitter> next{1};
@@ -47,6 +48,7 @@ thread_local Serving serving;
 
 thread_local Crew::Helper* helping = nullptr;
 thread_local const Crew* taking_in = nullptr;
+thread_local std::int64_t last_wait_ns = 0;
 
 std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
@@ -91,7 +93,8 @@ Crew::Crew(std::shared_ptr<transport::Doorbell> bell, std::shared_ptr<transport:
       fork_depth_(fork_depth()),
       bell_(std::move(bell)),
       set_(std::move(set)),
-      spinner_(options.spin_limit) {
+      spinner_(options.spin_limit),
+      holding_(options.hold_limit) {
   if (options_.max_threads < kFewestHands) {
     throw Error(ErrorKind::Invalid, "max_threads must be at least " + std::to_string(kFewestHands) +
                                         ", got " + std::to_string(options_.max_threads));
@@ -454,22 +457,21 @@ bool Crew::try_leave(Seat::Sitter me, Seat::State polls) {
   return seat_.leave(me, polls);
 }
 
-// Who starts some calls and then computes has them sent late. That is noticed, and not done again
-// for a while.
-bool Crew::held_back() {
-  const int left = sends_without_holding_.load(std::memory_order_relaxed);
-  if (left > 0) {
-    sends_without_holding_.store(left - 1, std::memory_order_relaxed);
-    return false;
-  }
-  set_->note_held_back();
+bool Crew::held_back(std::shared_ptr<transport::Link> link) {
+  const bool much_on_the_way =
+      replies_expected_.load(std::memory_order_relaxed) > options_.many_replies;
+  if (!much_on_the_way || !holding_.allowed()) return false;
+  set_->note_held_back(std::move(link));
   HAWSER_STEP();
-  return seat_.nudge() != Seat::State::Asleep;
+  if (seat_.nudge() != Seat::State::Asleep) return true;
+  if (now_ns() - last_wait_ns > kWaitsAgainWithinNs) return false;
+  set_->start_tick();  // should it not come back
+  return true;
 }
 
 void Crew::flush() {
-  if (set_->flush() <= options_.hold_limit) return;
-  sends_without_holding_.store(kSendsWithoutHolding, std::memory_order_relaxed);
+  const Duration waited = set_->flush();
+  if (waited > Duration::zero()) holding_.flushed(waited);
 }
 
 // Leaves although there may be something to do, and sees that another hand does it. A mark on the
@@ -501,7 +503,7 @@ void Crew::anchor(Hand& hand) {
   bool seated = false;
   while (!news && !seated) {
     const auto wakeup = set_->sleep(Deadline::never());
-    news = wakeup.news;
+    news = wakeup.news || (wakeup.tick && set_->holds_back());
     seated = wakeup.tick && on_tick(me);
   }
   {
@@ -525,7 +527,7 @@ bool Crew::on_tick(Seat::Sitter me) {
   if (away) return seat_.steal(me, Seat::State::HandPolls);
   if (++ticking->idle < kIdleTicks) return false;
   set_->stop_tick();
-  if (seat_.lends() != lends) set_->start_tick();
+  if (seat_.lends() != lends || set_->holds_back()) set_->start_tick();
   return false;
 }
 
@@ -554,15 +556,19 @@ bool Crew::wait(Event& event, Deadline deadline) {
   refuse_if_inherited();
   const WaitingHere here;
   const Helper* const helper = this_helper();
+  bool happened = false;
   do {
-    if (look_on(event, deadline)) return true;
-  } while (helper && !helper->tasks_.empty());  // it has read them while it left the seat
-  return event.sleep_until(deadline);
+    happened = look_on(event, deadline);
+  } while (!happened && helper && !helper->tasks_.empty());  // read while it left the seat
+  if (!happened) happened = event.sleep_until(deadline);
+  last_wait_ns = now_ns();
+  return happened;
 }
 
 bool Crew::look_on(Event& event, Deadline deadline) {
   if (Helper* const helper = this_helper()) run_tasks_of(*helper);
   if (event.happened()) return true;
+  flush();
   const auto me = this_thread();
   if (sit_down_to_wait(me)) {
     poll_while_waiting(event, deadline, me);
@@ -574,6 +580,7 @@ bool Crew::look_on(Event& event, Deadline deadline) {
 bool Crew::sleep(Event& event, Deadline deadline) {
   refuse_if_inherited();
   if (event.happened()) return true;
+  flush();
   give_back_lent_seat();
   return event.sleep_until(deadline);
 }

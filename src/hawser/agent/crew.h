@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "hawser/agent/holding.h"
 #include "hawser/agent/spinner.h"
 #include "hawser/base/event.h"
 #include "hawser/base/guarded.h"
@@ -24,7 +25,10 @@ struct CrewOptions {
   std::size_t max_threads = 128;
   std::size_t max_queued = 100'000;
   Duration spin_limit = std::chrono::microseconds(50);
-  // Where links have held something back for longer, they do not for a while.
+  // Calls are held back, to be written together, while more replies than these are awaited: who
+  // waits for as many does not wait for the next one to be sent.
+  int many_replies = 8;
+  // Where they have been held back for longer, they are not for a while (Holding).
   Duration hold_limit = std::chrono::microseconds(200);
 };
 
@@ -97,9 +101,9 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   void expect_reply() { replies_expected_.fetch_add(1, std::memory_order_relaxed); }
   void reply_arrived() { replies_expected_.fetch_sub(1, std::memory_order_relaxed); }
 
-  // A link holds back what was sent with more to come. True when somebody polls, or comes back to
-  // the seat, and so will flush it.
-  bool held_back();
+  // A link holds back what was sent with more to come. True when somebody will flush it: who polls,
+  // or comes back to the seat, or this thread when it waits again, as it did just now.
+  bool held_back(std::shared_ptr<transport::Link> link);
 
   // While it lives, messages are known to be on their way: a hand polls at once, and looks on for
   // longer.
@@ -263,7 +267,7 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   std::atomic<TimePoint> attentive_until_{TimePoint::min()};
   std::atomic<std::int64_t> last_request_ns_{0};
   std::atomic<int> waits_without_yield_{0};
-  std::atomic<int> sends_without_holding_{0};
+  Holding holding_;
   std::atomic<std::uint64_t> tasks_run_{0};
   std::atomic<std::uint64_t> refused_{0};
 };

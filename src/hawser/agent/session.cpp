@@ -18,8 +18,6 @@ struct Overloaded : Fs... {
 template <class... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;  // clang 14 needs to be told
 
-// So many unanswered calls keep a peer busy while another one waits for company.
-constexpr std::size_t kPlentyToDo = 8;
 // How long a round trip that was measured will do while the link is in use.
 constexpr Duration kMeasuredFor = std::chrono::seconds(5);
 
@@ -86,7 +84,7 @@ CallId Session::call(OutstandingCall&& call, wire::Call&& message,
                                                  ") calls to '" + peer().name + "' outstanding");
     } else {
       ++tables->calls_sent;
-      peer_is_busy = tables->outgoing.size() > kPlentyToDo;
+      peer_is_busy = tables->outgoing.size() > 1;
     }
   }
   if (refusal) {

@@ -95,7 +95,9 @@ class Node::Machinery final : public agent::Workshop,
   void attach(std::shared_ptr<transport::Link> link,
               std::shared_ptr<transport::FrameSink> sink) override;
   void watch_writable(transport::Link& link) override;
-  bool held_back() override { return crew_->held_back(); }
+  bool held_back(std::shared_ptr<transport::Link> link) override {
+    return crew_->held_back(std::move(link));
+  }
   std::shared_ptr<transport::Link> decorate(std::shared_ptr<transport::Link> link) override;
   void outstanding_changed(int by) override;
   void beat() override;

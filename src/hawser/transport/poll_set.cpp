@@ -77,6 +77,7 @@ void PollSet::watch_writable(Link& link) {
 void PollSet::clear() {
   adopt_added();
   Links closing = std::exchange(links_, {});
+  holding_.lock()->clear();
   by_descriptor_.clear();
   socket_links_.store(0, std::memory_order_relaxed);
   cursor_ = 0;
@@ -172,12 +173,19 @@ bool PollSet::resume(Watched& watched, Arrival& arrival) {
   return true;
 }
 
-Duration PollSet::flush_links() {
-  held_back_.store(false, std::memory_order_seq_cst);
+void PollSet::note_held_back(std::shared_ptr<Link> link) {
+  holding_.lock()->push_back(std::move(link));
   HAWSER_STEP();
-  adopt_added();
+  holds_back_.store(true, std::memory_order_seq_cst);
+}
+
+Duration PollSet::flush_links() {
+  holds_back_.store(false, std::memory_order_seq_cst);
+  HAWSER_STEP();
   Duration waited{};
-  for (const auto& watched : links_) waited = std::max(waited, watched->link->flush());
+  for (const auto& link : std::exchange(*holding_.lock(), {})) {
+    waited = std::max(waited, link->flush());
+  }
   return waited;
 }
 
@@ -227,8 +235,7 @@ bool PollSet::arm_and_look() {
   }
   HAWSER_STEP();
   connect_sockets(true);
-  return something_added_.load(std::memory_order_seq_cst) ||
-         held_back_.load(std::memory_order_seq_cst);
+  return something_added_.load(std::memory_order_seq_cst) || holds_back();
 }
 
 void PollSet::connect_sockets(bool connected) {

@@ -59,7 +59,10 @@ class PollSet {
   void watch_writable(Link& link);
   // Any thread: a link holds frames back until flush(). The seat has to be told (PollSeat::nudge),
   // as of anything else that its holder must look at.
-  void note_held_back() { held_back_.store(true, std::memory_order_seq_cst); }
+  void note_held_back(std::shared_ptr<Link> link);
+  // Has links write what they hold back. How long the first of it has waited.
+  Duration flush() { return holds_back() ? flush_links() : Duration{}; }
+  bool holds_back() const { return holds_back_.load(std::memory_order_seq_cst); }
   // After the crew has stopped: closes all links and calls on_closed() for each.
   void clear();
 
@@ -73,10 +76,6 @@ class PollSet {
   // The next frame from any link, fairly; false when a whole round found nothing. The sink is valid
   // until the next call.
   bool next(Arrival& arrival);
-  // Has links write what they hold back. How long the first of it has waited.
-  Duration flush() {
-    return held_back_.load(std::memory_order_relaxed) ? flush_links() : Duration{};
-  }
   // The seat has been taken: peers need not ring, sockets do not wake the anchor.
   void disarm();
   // Bells and sockets wake the anchor from now on. True when something is there already.
@@ -128,7 +127,8 @@ class PollSet {
 
   Guarded<Links> added_;
   std::atomic<bool> something_added_{false};
-  std::atomic<bool> held_back_{false};  // some link may hold frames back
+  Guarded<std::vector<std::shared_ptr<Link>>> holding_;  // frames back
+  std::atomic<bool> holds_back_{false};                  // there may be some
 
   // Belong to the holder of the seat.
   Links links_;

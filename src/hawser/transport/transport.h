@@ -45,8 +45,8 @@ class Host {
   virtual void turned_away(std::string_view why) = 0;
   // A link's wants_write() became true: its descriptor must be watched for writing. Any thread.
   virtual void watch_writable(Link& link) = 0;
-  // A link holds frames back: will somebody flush it soon? Any thread.
-  virtual bool held_back() { return false; }
+  // A link has begun to hold frames back: will somebody flush it soon? Any thread.
+  virtual bool held_back(std::shared_ptr<Link> /*link*/) { return false; }
 };
 
 struct ConnectFailure {

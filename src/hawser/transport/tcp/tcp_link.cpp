@@ -91,7 +91,7 @@ bool TcpLink::send_with_more(wire::OutFrame frame) {
   lock.unlock();
   settle(aftermath);
   HAWSER_STEP();
-  if (first && queued && !host_.held_back()) flush();
+  if (first && queued && !host_.held_back(shared_from_this())) flush();
   return queued;
 }
 

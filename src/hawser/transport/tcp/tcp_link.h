@@ -30,12 +30,12 @@ namespace hawser::transport::tcp {
 //   What it sends meanwhile is queued, and written when it has received the last of them. While
 //   pending() is true somebody calls receive() again, whatever becomes of that thread, and that
 //   ends the holding back.
-// - Calls to a peer that has plenty to do (send_with_more()), while somebody polls or will soon:
+// - Calls to a peer that has plenty to do (send_with_more()), while somebody will flush them soon:
 //   they are written by flush(), or with whatever is sent next, or when there are kHeldCalls.
 //
 // Closing. close() shuts the socket down; the descriptor itself lives as long as the link, so that
 // no other thread can find a stranger under its number.
-class TcpLink final : public Link {
+class TcpLink final : public Link, public std::enable_shared_from_this<TcpLink> {
  public:
   TcpLink(Descriptor socket, std::unique_ptr<ByteStream> stream, PeerIdentity peer, Host& host,
           BufferPool& pool, const Limits& limits);

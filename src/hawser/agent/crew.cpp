@@ -458,9 +458,7 @@ bool Crew::try_leave(Seat::Sitter me, Seat::State polls) {
 }
 
 bool Crew::held_back(std::shared_ptr<transport::Link> link) {
-  const bool much_on_the_way =
-      replies_expected_.load(std::memory_order_relaxed) > options_.many_replies;
-  if (!much_on_the_way || !holding_.allowed()) return false;
+  if (!awaits_many_replies() || !holding_.allowed()) return false;
   set_->note_held_back(std::move(link));
   HAWSER_STEP();
   if (seat_.nudge() != Seat::State::Asleep) return true;
@@ -561,7 +559,7 @@ bool Crew::wait(Event& event, Deadline deadline) {
     happened = look_on(event, deadline);
   } while (!happened && helper && !helper->tasks_.empty());  // read while it left the seat
   if (!happened) happened = event.sleep_until(deadline);
-  last_wait_ns = now_ns();
+  if (awaits_many_replies()) last_wait_ns = now_ns();
   return happened;
 }
 

@@ -234,6 +234,9 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   void run_tasks_of(Helper& helper);
   bool help_seated(Helper& helper, Seat::Sitter me);
   bool had_request_within(std::int64_t ns) const;
+  bool awaits_many_replies() const {
+    return replies_expected_.load(std::memory_order_relaxed) > options_.many_replies;
+  }
   TimePoint attentive_until() const { return attentive_until_.load(std::memory_order_relaxed); }
 
   const CrewOptions options_;

@@ -447,19 +447,25 @@ def test_row_17_a_gather_does_not_wait_for_the_dead() -> None:
     run(gather_without_the_dead, init=False, may_die=(1,))
 
 
-def end_beside_a_stranger_that_died(world: World) -> None:
+def end_beside_a_stranger_that_died(world: World, last: int | None) -> None:
     world.init()
     world.meet("joined")
     if world.rank == 2:
         os._exit(1)  # without ever having spoken with anybody
+    if world.rank == last:
+        world.meet("over", ranks=(0, 1))
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="w2"):
         rpc.shutdown()
     assert time.monotonic() - began < 15
+    if last not in (None, world.rank):
+        world.meet("over", ranks=(world.rank,))
 
 
-def test_row_17_the_end_does_not_wait_for_the_dead() -> None:
-    run(end_beside_a_stranger_that_died, size=3, init=False, may_die=(2,))
+# w1 learns whom the end failed for, not that w0 has ended since; also if it comes after that.
+@pytest.mark.parametrize("last", [None, 1])
+def test_row_17_the_end_does_not_wait_for_the_dead(last: int | None) -> None:
+    run(end_beside_a_stranger_that_died, last, size=3, init=False, may_die=(2,))
 
 
 # --- 18: w1's twelfth round was w11's second ---

@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -53,11 +53,12 @@ class World:
             ),
         )
 
-    def meet(self, label: str) -> None:
-        """Returns when all ranks have come here. Without rpc."""
+    def meet(self, label: str, ranks: Sequence[int] = ()) -> None:
+        """Returns when all ranks, or these, have come here. Without rpc."""
         pathlike = f"{self.path}.{label}"
         open(f"{pathlike}.{self.rank}", "w").close()
-        while not all(os.path.exists(f"{pathlike}.{rank}") for rank in range(self.size)):
+        awaited = ranks or range(self.size)
+        while not all(os.path.exists(f"{pathlike}.{rank}") for rank in awaited):
             time.sleep(0.01)
 
 

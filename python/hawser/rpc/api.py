@@ -323,6 +323,7 @@ def _enable_rpc_profiler(
 # everybody: nobody waits for a round that has failed, and nobody gets a part of the objects.
 
 _POLL_S = 0.5  # how often a waiting worker looks whether those it waits for are lost
+_LAST_WORDS_S = 2.0  # how long a worker that gives up waits for others to hear why
 
 
 class AllGatherStates:
@@ -423,8 +424,7 @@ def _all_gather(
     try:
         return gathering.lead(obj) if leads else gathering.follow(obj)
     except BaseException as error:
-        for other in sorted(names - {gathering.me}) if leads else [gathering.leader]:
-            _tell(other, _abandon_round, sequence_id, gathering.me, str(error))
+        gathering.abandon(error)
         raise
     finally:
         with _all_gather_dict_lock:
@@ -461,16 +461,35 @@ class _Gathering:
         return states.gathered_objects
 
     def follow(self, obj: Any) -> dict[str, Any]:
-        rpc_sync(
-            self.leader,
-            _gather_to_leader,
-            args=(self.sequence_id, self.me, obj, set(self.names)),
-            timeout=self.message_timeout,
-        )
+        try:
+            rpc_sync(
+                self.leader,
+                _gather_to_leader,
+                args=(self.sequence_id, self.me, obj, set(self.names)),
+                timeout=self.message_timeout,
+            )
+        except RuntimeError:
+            if not self.states.failures:
+                raise  # else the leader had given up before this worker came, and said why
         failed = self._await_signal(lambda: {self.leader})
         if failed:
             raise RuntimeError(next(iter(failed.values())))
         return self.states.gathered_objects
+
+    def abandon(self, error: BaseException) -> None:
+        """Tells those who wait for this worker why it gives up.
+
+        It hears from them that they know, before it goes on to end: who only saw it end would name
+        it, and not the cause. Whoever does not answer will notice by itself.
+        """
+        node = _get_current_rpc_agent()._node
+        others = self.names - {self.me} if self.me == self.leader else {self.leader}
+        words = (self.sequence_id, self.me, str(error))
+        heard = [node.start(name, _abandon_round, words, timeout=_LAST_WORDS_S) for name in others]
+        if isinstance(error, Exception):  # an interrupt does not wait
+            for answer in heard:
+                with contextlib.suppress(RuntimeError):
+                    answer.wait()
 
     def _broadcast(self) -> dict[str, str]:
         """Sends everything to everybody; returns who did not get it and why."""
@@ -546,12 +565,6 @@ def _present() -> None:
     """Called by those who wait for this worker."""
 
 
-def _tell(to: str, func: Callable[..., Any], *args: Any) -> None:
-    """Best effort: who does not hear it notices by itself, later."""
-    with contextlib.suppress(RuntimeError):
-        _get_current_rpc_agent()._node.notify(to, func, args)
-
-
 @_require_initialized
 def _barrier(worker_names: Collection[str]) -> None:
     """Returns when all of these workers have called it. Failure is logged, not raised."""
@@ -580,8 +593,8 @@ def shutdown(graceful: bool = True, timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -
 
     A graceful end serves on until all workers have called this and no call is running anywhere, or
     until the timeout, which raises; in a dynamic world it leaves without waiting for others. The
-    timeout is for all of it; 0 is without limit. Whatever happens meanwhile, rpc has ended when this
-    returns or raises.
+    timeout is for all of it, but for the two seconds it may take to tell others of a failure; 0 is
+    without limit. Whatever happens meanwhile, rpc has ended when this returns or raises.
     """
     try:
         if graceful:

@@ -16,7 +16,7 @@ option(HAWSER_BUILD_EXAMPLES "Build the examples" ${hawser_is_top_level})
 option(HAWSER_DELIBERATE_FAULTS "Compile in the fault switches the simulation tests turn on" OFF)
 option(HAWSER_FUZZ "Build the libFuzzer targets (needs clang)" OFF)
 option(HAWSER_WERROR "Treat warnings as errors" OFF)
-option(HAWSER_PCH "Use precompiled headers for the layers that include libtorch" ON)
+option(HAWSER_PCH "Use a precompiled header for programs on the C++ API" ON)
 set(HAWSER_SANITIZE "" CACHE STRING "Argument of -fsanitize= for everything, e.g. address,undefined")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -42,6 +42,13 @@ add_compile_options(-fPIC -fno-semantic-interposition)
 add_compile_options(-Wall -Wextra -Wnon-virtual-dtor -Woverloaded-virtual)
 if(HAWSER_WERROR)
   add_compile_options(-Werror)
+endif()
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # The compiler looks for what it could free when it has 512 MiB, not 128: saves a tenth of its time.
+  add_compile_options("SHELL:--param ggc-min-heapsize=524288")
+  # Files compiled together count as headers, in which a nameless namespace would be a mistake.
+  add_compile_options(-Wno-subobject-linkage)
 endif()
 
 if(HAWSER_SANITIZE)

@@ -5,12 +5,16 @@ if(HAWSER_SANITIZE)
 endif()
 
 # One gtest executable of many files; every TEST is a test of ctest, found when ctest starts.
+# Files are compiled several at a time, and with little optimisation: headers take most of the time,
+# and then code that runs once.
 function(hawser_gtest name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "LABEL" "SOURCES;LINK")
   if(NOT arg_SOURCES)
     return()
   endif()
   add_executable(${name} ${arg_SOURCES})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+  target_compile_options(${name} PRIVATE -O1)
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${name} PRIVATE ${arg_LINK} GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX "${arg_LABEL}." DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
@@ -39,10 +43,10 @@ function(hawser_tests)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${HAWSER_SOURCE_ROOT}/hawser/${layer}/*_test.cpp")
     hawser_gtest(${layer}_tests LABEL ${layer} SOURCES ${sources}
       LINK hawser_test_support hawser_${layer})
-    if(sources AND layer IN_LIST HAWSER_TORCH_LAYERS)
-      hawser_use_torch_pch(${layer}_tests)
-    endif()
   endforeach()
+  if(TARGET node_tests)
+    hawser_use_api_pch(node_tests)
+  endif()
 
   foreach(suite contract sim)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${tests_root}/${suite}/*.cpp")
@@ -59,7 +63,7 @@ function(hawser_tests)
     # They kill, stop and time real processes: not beside other tests.
     hawser_gtest(process_tests SERIAL LABEL process SOURCES ${sources} LINK hawser_test_support hawser_node)
     if(sources)
-      hawser_use_torch_pch(process_tests)
+      hawser_use_api_pch(process_tests)
     endif()
   endif()
 
@@ -132,7 +136,7 @@ function(hawser_benchmarks)
       OUTPUT_NAME ${stem} RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/benchmarks")
     target_include_directories(bench_${stem} PRIVATE "${root}")
     target_link_libraries(bench_${stem} PRIVATE hawser $<TARGET_NAME_IF_EXISTS:limits>)
-    hawser_use_torch_pch(bench_${stem})
+    hawser_use_api_pch(bench_${stem})
   endforeach()
 endfunction()
 
@@ -145,7 +149,7 @@ function(hawser_examples)
     set_target_properties(example_${stem} PROPERTIES
       OUTPUT_NAME ${stem} RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/examples")
     target_link_libraries(example_${stem} PRIVATE hawser)
-    hawser_use_torch_pch(example_${stem})
+    hawser_use_api_pch(example_${stem})
   endforeach()
 endfunction()
 
@@ -161,6 +165,8 @@ function(hawser_python_module)
   Python_add_library(hawser_native MODULE WITH_SOABI ${sources})
   set(package "${PROJECT_BINARY_DIR}/python/hawser")
   set_target_properties(hawser_native PROPERTIES
+    UNITY_BUILD ON
+    UNITY_BUILD_BATCH_SIZE 4
     OUTPUT_NAME _native
     LIBRARY_OUTPUT_DIRECTORY "${package}"
     CXX_VISIBILITY_PRESET hidden

@@ -16,8 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kTensorBytes = std::int64_t{1} << 20;
-
 struct Inheritance {
   std::optional<Node> node;
   Future<void> held;    // a call that is under way
@@ -69,7 +67,7 @@ std::string join_in_child(NodeOptions options) {
 bool received_is_unharmed(Inheritance& inherited) {
   const at::Tensor expected = inherited.received.clone();
   for (int i = 0; i < 32; ++i) {
-    inherited.node->call<at::Tensor>("peer", "fresh", kTensorBytes).get();
+    inherited.node->call<at::Tensor>("peer", "fresh", kMiB).get();
   }
   return inherited.received.equal(expected);
 }
@@ -80,7 +78,7 @@ int fork_while_connected(Channel& test, const std::vector<std::string>& argument
   const NodeOptions options = from_arguments(arguments);
   Inheritance inherited;
   inherited.node.emplace(options);
-  inherited.received = inherited.node->call<at::Tensor>("peer", "fresh", kTensorBytes).get();
+  inherited.received = inherited.node->call<at::Tensor>("peer", "fresh", kMiB).get();
   inherited.held = inherited.node->call<void>("peer", "hold");
   // The child closes what it inherits of hawser's descriptors, and the channel is one of them.
   const int voice = ::dup(test.descriptor());

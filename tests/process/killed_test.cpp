@@ -10,8 +10,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-
 class Killed : public OverTransports {
  protected:
   static std::ptrdiff_t open_files() {

@@ -10,8 +10,6 @@
 namespace hawser::testing {
 namespace {
 
-constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-
 // ---------------------------------------------------------------------------------- left behind
 
 // Files that a process has open or mapped and that are there for others to see.

@@ -16,8 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kTensorBytes = std::int64_t{1} << 20;
-
 std::set<int> open_descriptors() {
   std::set<int> numbers;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -88,7 +86,7 @@ TEST_P(Spawned, EveryDescriptorIsClosedOnExec) {
   node.serve("add", [](std::int64_t a, std::int64_t b) { return a + b; });
   callee.joined();
   caller.joined();
-  node.call<at::Tensor>("callee", "echo", at::ones({kTensorBytes}, at::kByte)).get();
+  node.call<at::Tensor>("callee", "echo", at::ones({kMiB}, at::kByte)).get();
   EXPECT_EQ(caller.call_all({"node"}), 1u);
   std::size_t seen = 0;
   for (const int number : open_descriptors()) {

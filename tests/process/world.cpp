@@ -154,16 +154,6 @@ std::uint64_t Worker::ask_incarnation() {
 
 // ---------------------------------------------------------------------------------- looking
 
-Error error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorKind::Invalid, "nothing was thrown");
-}
-
 agent::PeerReport peer_of(const Node& node, const std::string& peer) {
   const NodeReport report = node.inspect();
   const auto found = std::find_if(report.peers.begin(), report.peers.end(),

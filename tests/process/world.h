@@ -12,10 +12,13 @@
 #include <vector>
 
 #include "hawser/hawser.h"
+#include "support/outcome.h"
 #include "support/process.h"
 
 // What the process tests share: a world for one test, and members of it in processes of their own.
 namespace hawser::testing {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
 using namespace std::chrono_literals;
 
@@ -105,9 +108,6 @@ class Worker {
 // How a worker learns its options; only what the tests need.
 std::vector<std::string> to_arguments(const NodeOptions& options);
 NodeOptions from_arguments(const std::vector<std::string>& arguments);
-
-// The error that `action` throws. Fails the test when there is none.
-Error error_of(const std::function<void()>& action);
 
 // What `node` reports about a peer.
 agent::PeerReport peer_of(const Node& node, const std::string& peer);

@@ -45,15 +45,15 @@ class Phonebook final : public Directory {
 };
 
 // A node whose handler keeps what it gets.
-class TestNode final : public Workshop, public RequestHandler {
+class AgentNode final : public Workshop, public RequestHandler {
   sim::SimWorld& world_;
   sim::SimNetwork& network_;
   Phonebook& book_;
   std::set<transport::Link*> closed_;
 
  public:
-  TestNode(sim::SimWorld& world, sim::SimNetwork& network, Phonebook& book, std::string the_name,
-           Limits limits = {})
+  AgentNode(sim::SimWorld& world, sim::SimNetwork& network, Phonebook& book, std::string the_name,
+            Limits limits = {})
       : world_(world),
         network_(network),
         book_(book),
@@ -65,7 +65,7 @@ class TestNode final : public Workshop, public RequestHandler {
     agent->introduce({.name = name, .incarnation = {}, .world = {}, .secret = {}});
     transport = sim::create_sim(network, process, *agent, Limits{});
   }
-  ~TestNode() override {
+  ~AgentNode() override {
     network_.kill(*process, false);
     transport->close();
   }
@@ -158,7 +158,7 @@ class AgentTest : public ::testing::Test {
     b_.start();
   }
   void run(Duration how_long) { world_.run_until(world_.now() + how_long); }
-  static PeerReport report_of(const TestNode& node, const std::string& peer) {
+  static PeerReport report_of(const AgentNode& node, const std::string& peer) {
     for (const auto& report : node.agent->report_peers()) {
       if (report.name == peer) return report;
     }
@@ -168,8 +168,8 @@ class AgentTest : public ::testing::Test {
   sim::SimWorld world_{1};
   sim::SimNetwork network_{world_};
   Phonebook book_{world_};
-  TestNode a_{world_, network_, book_, "a"};
-  TestNode b_{world_, network_, book_, "b"};
+  AgentNode a_{world_, network_, book_, "a"};
+  AgentNode b_{world_, network_, book_, "b"};
 };
 
 TEST_F(AgentTest, ConnectsWhenFirstCalled) {
@@ -192,7 +192,7 @@ TEST_F(AgentTest, CallsThatWaitForSomebodyWhoIsNotThereAreLimited) {
   Limits limits;
   limits.max_calls_per_peer = 3;
   limits.max_bytes_in_flight_per_peer = 100;
-  TestNode narrow(world_, network_, book_, "narrow", limits);
+  AgentNode narrow(world_, network_, book_, "narrow", limits);
   narrow.start();
   narrow.call("nobody", 1s, 60);
   EXPECT_TRUE(narrow.answers.empty());
@@ -254,8 +254,8 @@ TEST_F(AgentTest, ConnectsIfWhoHasBeenWelcomedDoesNotCome) {
 TEST_F(AgentTest, AConnectionThatIsDeadAtTheOtherEndIsReplaced) {
   for (const bool a_learns : {true, false}) {
     SCOPED_TRACE(a_learns);
-    TestNode& knows = a_learns ? a_ : b_;
-    TestNode& believes = a_learns ? b_ : a_;
+    AgentNode& knows = a_learns ? a_ : b_;
+    AgentNode& believes = a_learns ? b_ : a_;
     a_.answers_at_once = b_.answers_at_once = true;
     knows.call(believes.name, 1s);
     run(20ms);
@@ -311,7 +311,7 @@ TEST_F(AgentTest, WaitsForANodeThatHasNotJoinedAndSaysWhich) {
 TEST_F(AgentTest, ANodeThatJoinsLateIsReached) {
   a_.call("c", 2s);
   run(500ms);
-  TestNode c(world_, network_, book_, "c");
+  AgentNode c(world_, network_, book_, "c");
   c.start();
   run(500ms);
   ASSERT_EQ(a_.answers.size(), 1u);

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <thread>
 
-#include "tests/support/crew_node.h"
+#include "support/crew_node.h"
 
 namespace hawser::agent {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "hawser/base/log.h"
-#include "tests/support/crew_node.h"
+#include "support/crew_node.h"
 
 namespace hawser::agent {
 namespace {

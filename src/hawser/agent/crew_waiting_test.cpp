@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "hawser/agent/crew.h"
-#include "tests/support/crew_node.h"
+#include "support/crew_node.h"
 
 namespace hawser::agent {
 namespace {

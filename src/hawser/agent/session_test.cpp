@@ -64,7 +64,7 @@ class RecordingEvents final : public SessionEvents {
   std::vector<Deadline> deadlines;
 };
 
-class KeepingHandler final : public RequestHandler {
+class ListingHandler final : public RequestHandler {
  public:
   Preparation prepare(wire::ReceivedCall&, const transport::PeerIdentity&) override { return {}; }
   void answer_received(wire::ReceivedPayload&, wire::Notes&,
@@ -116,7 +116,7 @@ class SessionTest : public ::testing::Test {
   Limits limits_;
   std::shared_ptr<RecordingLink> link_ = std::make_shared<RecordingLink>();
   RecordingEvents events_;
-  KeepingHandler handler_;
+  ListingHandler handler_;
   std::shared_ptr<Session> session_ = std::make_shared<Session>(
       link_, clock_, limits_, FailureDetectorOptions{}, handler_, events_, nullptr);
   std::vector<Answer> answers_;

@@ -77,12 +77,12 @@ class TaskRunnerTest : public testing::TestWithParam<TaskRunner::Devices> {
   int lent_ = 0;
 };
 
-std::string name_of(const testing::TestParamInfo<TaskRunner::Devices>& info) {
+std::string devices_of(const testing::TestParamInfo<TaskRunner::Devices>& info) {
   return info.param == TaskRunner::Devices::Cpu ? "Cpu" : "Others";
 }
 INSTANTIATE_TEST_SUITE_P(, TaskRunnerTest,
                          testing::Values(TaskRunner::Devices::Cpu, TaskRunner::Devices::Others),
-                         name_of);
+                         devices_of);
 
 TEST_P(TaskRunnerTest, TheTaskEndsWithItsLastFunction) {
   begin(2);

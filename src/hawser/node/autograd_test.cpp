@@ -12,7 +12,9 @@
 #include "hawser/engine/current_context.h"
 #include "hawser/node/autograd_context.h"
 #include "hawser/node/ref.h"
-#include "tests/support/memory_store.h"
+#include "support/memory_store.h"
+#include "support/outcome.h"
+#include "support/process.h"
 
 namespace hawser {
 namespace {
@@ -21,23 +23,6 @@ using autograd::Context;
 
 at::Tensor leaf(std::vector<double> values) {
   return at::tensor(values, at::kDouble).set_requires_grad(true);
-}
-
-void eventually(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition()) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-    std::this_thread::yield();
-  }
-}
-
-ErrorKind error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.kind();
-  }
-  throw std::logic_error("there was no error");
 }
 
 // Raises when its gradient is asked for.
@@ -182,7 +167,9 @@ TEST_F(AutogradTest, FastModeHasALimitOfItsOwn) {
   const at::Tensor used = a_.call<at::Tensor>("b", "mul", x, y).get();
   const at::Tensor unused = a_.call<at::Tensor>("b", "mul", x, y).get();
   a_.set_call_timeout(std::chrono::milliseconds(100));
-  EXPECT_EQ(error_of([&] { context.backward({used.sum()}, {.mode = autograd::Mode::Fast}); }),
+  EXPECT_EQ(testing::error_of([&] {
+              context.backward({used.sum()}, {.mode = autograd::Mode::Fast});
+            }).kind(),
             ErrorKind::Timeout);
 }
 
@@ -215,9 +202,10 @@ TEST_F(AutogradTest, GradientsThatCannotBeAddedFailThePass) {
   Context context(a_);
   context.backward({a_.call<at::Tensor>("b", "mul", x, x).get().sum()});
   x.set_data(at::ones({3}, at::kDouble));
-  EXPECT_EQ(
-      error_of([&] { context.backward({a_.call<at::Tensor>("b", "mul", x, x).get().sum()}); }),
-      ErrorKind::Remote);
+  EXPECT_EQ(testing::error_of([&] {
+              context.backward({a_.call<at::Tensor>("b", "mul", x, x).get().sum()});
+            }).kind(),
+            ErrorKind::Remote);
   EXPECT_EQ(context.gradients().at(x).numel(), 2);  // as it was
   const at::Tensor y = leaf({3, 4});
   context.backward({a_.call<at::Tensor>("b", "mul", y, y).get().sum()});
@@ -238,7 +226,7 @@ TEST_F(AutogradTest, GradientsThatAnotherNodeCannotAddFailThePass) {
     EXPECT_EQ(error.details().node, "b");
   }
   EXPECT_FALSE(context.gradients().contains(longer));
-  eventually([&] { return b_.autograd().count().passes == 0; });
+  EXPECT_TRUE(testing::eventually([&] { return b_.autograd().count().passes == 0; }));
   context.backward({a_.call<at::Tensor>("b", "mul", longer, longer).get().sum()});
   EXPECT_TRUE(at::equal(context.gradients().at(longer), 2 * longer));
 }
@@ -301,10 +289,10 @@ TEST_F(AutogradTest, NothingStaysWhenTheContextEnds) {
     EXPECT_EQ(c_.autograd().count().contexts, 1u);
   }
   for (Node* node : {&a_, &b_, &c_}) {
-    eventually([&] {
+    EXPECT_TRUE(testing::eventually([&] {
       const auto counts = node->autograd().count();
       return counts.contexts == 0 && counts.passes == 0;
-    });
+    }));
   }
 }
 

@@ -13,9 +13,9 @@
 #include <thread>
 
 #include "hawser/node/coroutine.h"
-#include "tests/support/memory_store.h"
-#include "tests/support/process.h"
-#include "tests/support/test_certificates.h"
+#include "support/memory_store.h"
+#include "support/process.h"
+#include "support/test_certificates.h"
 
 namespace hawser {
 namespace {

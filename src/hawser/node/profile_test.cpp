@@ -13,7 +13,7 @@
 #include "hawser/node/autograd_context.h"
 #include "hawser/node/node.h"
 #include "hawser/node/ref.h"
-#include "tests/support/memory_store.h"
+#include "support/memory_store.h"
 
 namespace hawser {
 namespace {

@@ -13,7 +13,9 @@
 
 #include "hawser/base/guarded.h"
 #include "hawser/base/log.h"
-#include "tests/support/memory_store.h"
+#include "support/memory_store.h"
+#include "support/outcome.h"
+#include "support/process.h"
 
 namespace hawser {
 namespace {
@@ -34,24 +36,6 @@ class Counter {
  private:
   std::atomic<std::int64_t> value_;
 };
-
-Error error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorKind::Invalid, "");
-}
-
-void eventually(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + 20s;
-  while (!condition()) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-    std::this_thread::yield();
-  }
-}
 
 class ThreeNodes : public ::testing::TestWithParam<std::string> {
  protected:
@@ -88,9 +72,9 @@ class ThreeNodes : public ::testing::TestWithParam<std::string> {
   // All references end, and with them all values.
   void expect_nothing_left() {
     for (Node* node : {&a_, &b_, &c_}) {
-      eventually([&] { return node->refs().empty(); });
+      EXPECT_TRUE(testing::eventually([&] { return node->refs().empty(); }));
     }
-    eventually([] { return Counter::alive == 0; });
+    EXPECT_TRUE(testing::eventually([] { return Counter::alive == 0; }));
   }
 
   std::shared_ptr<testing::MemoryStore> store_ = std::make_shared<testing::MemoryStore>();
@@ -126,14 +110,18 @@ TEST_P(ThreeNodes, AValueThatTravelsCanBeFetched) {
 TEST_P(ThreeNodes, OneThatDoesNotSaysSo) {
   const Ref<Counter> counter = a_.remote<Counter>("b", "make", 5);
   const Ref<std::int64_t> mistaken(counter.handle());
-  EXPECT_NE(std::string(error_of([&] { mistaken.fetch().get(); }).what()).find("cannot be sent"),
-            std::string::npos);
+  EXPECT_NE(
+      std::string(testing::error_of([&] { mistaken.fetch().get(); }).what()).find("cannot be sent"),
+      std::string::npos);
   // Nor can it be the result of a call.
-  EXPECT_NE(std::string(error_of([&] { a_.call<c10::IValue>("b", "make", 5).get(); }).what())
-                .find("remote()"),
-            std::string::npos);
-  EXPECT_EQ(error_of([&] { counter.call<void>("no_such").get(); }).kind(), ErrorKind::Invalid);
-  EXPECT_EQ(error_of([&] { counter.call<void>("throw").get(); }).kind(), ErrorKind::Remote);
+  EXPECT_NE(
+      std::string(testing::error_of([&] { a_.call<c10::IValue>("b", "make", 5).get(); }).what())
+          .find("remote()"),
+      std::string::npos);
+  EXPECT_EQ(testing::error_of([&] { counter.call<void>("no_such").get(); }).kind(),
+            ErrorKind::Invalid);
+  EXPECT_EQ(testing::error_of([&] { counter.call<void>("throw").get(); }).kind(),
+            ErrorKind::Remote);
 }
 
 TEST_P(ThreeNodes, ReferencesTravelInArgumentsResultsAndContainers) {
@@ -184,19 +172,19 @@ TEST_P(ThreeNodes, MethodsThatHaveWaitedForTheValueMayWaitForEachOther) {
 
 TEST_P(ThreeNodes, ACreatorThatSleepsLearnsThatTheValueIsThere) {  // LEISURE-1
   const Ref<Counter> counter = a_.remote<Counter>("b", "make", 5);
-  eventually([&] { return counter.confirmed(); });
+  EXPECT_TRUE(testing::eventually([&] { return counter.confirmed(); }));
 }
 
 TEST_P(ThreeNodes, TheErrorOfAFunctionIsThatOfItsValueAndTravelsAlongTheChain) {
   const Ref<std::int64_t> broken = a_.remote<std::int64_t>("b", "broken");
-  const Error first = error_of([&] { broken.fetch().get(); });
+  const Error first = testing::error_of([&] { broken.fetch().get(); });
   EXPECT_EQ(first.kind(), ErrorKind::Remote);
   EXPECT_EQ(first.message(), "it broke");
   EXPECT_EQ(first.details().node, "b");
   EXPECT_EQ(first.details().function, "broken");
   const Ref<std::int64_t> next = a_.remote<std::int64_t>("c", "plus_one", broken);
   const Ref<std::int64_t> last = a_.remote<std::int64_t>("a", "plus_one", next);
-  const Error at_the_end = error_of([&] { last.fetch().get(); });
+  const Error at_the_end = testing::error_of([&] { last.fetch().get(); });
   EXPECT_EQ(at_the_end.details().node, "a");
   EXPECT_EQ(at_the_end.details().function, "plus_one");
   // Every link that it has passed, from the one that failed.
@@ -208,9 +196,12 @@ TEST_P(ThreeNodes, TheErrorOfAFunctionIsThatOfItsValueAndTravelsAlongTheChain) {
 TEST_P(ThreeNodes, ACreationThatIsTooSlowEndsWhatWaitsForIt) {
   const Ref<Counter> late = a_.remote<Counter>({.to = "b", .timeout = 50ms}, "slow", 5);
   const auto waiting = late.call<std::int64_t>("value");  // has 20 s of its own
-  EXPECT_EQ(error_of([&] { waiting.get(); }).kind(), ErrorKind::Timeout);
-  EXPECT_EQ(error_of([&] { late.call<std::int64_t>("value").get(); }).kind(), ErrorKind::Timeout);
-  EXPECT_EQ(error_of([&] { a_.call<std::int64_t>("c", "sum_of", std::vector{late}).get(); }).kind(),
+  EXPECT_EQ(testing::error_of([&] { waiting.get(); }).kind(), ErrorKind::Timeout);
+  EXPECT_EQ(testing::error_of([&] { late.call<std::int64_t>("value").get(); }).kind(),
+            ErrorKind::Timeout);
+  EXPECT_EQ(testing::error_of([&] {
+              a_.call<std::int64_t>("c", "sum_of", std::vector{late}).get();
+            }).kind(),
             ErrorKind::Timeout);
   go_on_.count_down();
 }
@@ -218,12 +209,12 @@ TEST_P(ThreeNodes, ACreationThatIsTooSlowEndsWhatWaitsForIt) {
 TEST_P(ThreeNodes, UsesHaveTimeLimitsOfTheirOwn) {
   const Ref<Counter> slow = a_.remote<Counter>("b", "slow", 5);
   const auto limited = slow.call<std::int64_t>({.timeout = 50ms}, "value");
-  EXPECT_EQ(error_of([&] { limited.get(); }).kind(), ErrorKind::Timeout);
+  EXPECT_EQ(testing::error_of([&] { limited.get(); }).kind(), ErrorKind::Timeout);
   const Ref<Counter> late = slow.remote<Counter>({.timeout = 50ms}, "clone");
-  eventually([&] {
+  EXPECT_TRUE(testing::eventually([&] {
     const auto error = late.handle()->error();
     return error && error->kind() == ErrorKind::Timeout;
-  });
+  }));
   go_on_.count_down();
   EXPECT_EQ(slow.call<std::int64_t>({.timeout = 20s}, "value").get(), 5);
   EXPECT_EQ(slow.remote<Counter>({.timeout = 20s}, "clone").call<std::int64_t>("value").get(), 5);
@@ -232,11 +223,11 @@ TEST_P(ThreeNodes, UsesHaveTimeLimitsOfTheirOwn) {
 TEST_P(ThreeNodes, TheOwnerKnowsWhetherTheValueExistsAndWaitsAsLongAsItSays) {
   const Ref<Counter> slow = a_.remote<Counter>("a", "slow", 5);
   EXPECT_FALSE(slow.has_value());
-  EXPECT_EQ(error_of([&] { slow.local(20ms); }).kind(), ErrorKind::Timeout);
+  EXPECT_EQ(testing::error_of([&] { slow.local(20ms); }).kind(), ErrorKind::Timeout);
   // Nor does a handler wait for longer than its caller does.
   Event gave_up;
   a_.serve("wait_for", [&](Ref<Counter> counter) {
-    EXPECT_EQ(error_of([&] { counter.local(); }).kind(), ErrorKind::Timeout);
+    EXPECT_EQ(testing::error_of([&] { counter.local(); }).kind(), ErrorKind::Timeout);
     gave_up.set();
   });
   const auto waiting = a_.call<void>({.to = "a", .timeout = 50ms}, "wait_for", slow);
@@ -246,7 +237,7 @@ TEST_P(ThreeNodes, TheOwnerKnowsWhetherTheValueExistsAndWaitsAsLongAsItSays) {
   EXPECT_EQ(slow.local()->value(), 5);
   EXPECT_TRUE(slow.has_value());
   const Ref<Counter> elsewhere = a_.remote<Counter>("b", "make", 5);
-  EXPECT_EQ(error_of([&] { elsewhere.has_value(); }).kind(), ErrorKind::Invalid);
+  EXPECT_EQ(testing::error_of([&] { elsewhere.has_value(); }).kind(), ErrorKind::Invalid);
 }
 
 TEST_P(ThreeNodes, WhoStopsWaitingIsForgotten) {
@@ -283,9 +274,9 @@ TEST_P(ThreeNodes, AHandleEndsWhileSomebodyElseHasTheLock) {  // HANDLE-1
   const Ref<std::int64_t> kept(a_.keep(value));
   Ref<Counter> held = a_.remote<Counter>("b", "make", 5);
   Ref<Counter> own = a_.ref(std::make_shared<Counter>(3));
-  eventually([&] { return held.confirmed(); });
+  EXPECT_TRUE(testing::eventually([&] { return held.confirmed(); }));
   const auto sum = a_.call<std::int64_t>("b", "plus_one", kept);
-  eventually([&] { return value->asked.load(); });
+  EXPECT_TRUE(testing::eventually([&] { return value->asked.load(); }));
   Event ended;
   std::thread finaliser([&] {
     held = {};
@@ -296,7 +287,7 @@ TEST_P(ThreeNodes, AHandleEndsWhileSomebodyElseHasTheLock) {  // HANDLE-1
   value->go_on.set();
   finaliser.join();
   EXPECT_EQ(sum.get(), 8);
-  eventually([] { return Counter::alive == 0; });
+  EXPECT_TRUE(testing::eventually([] { return Counter::alive == 0; }));
 }
 
 TEST_P(ThreeNodes, AReleasedReferenceCannotBeUsed) {
@@ -304,7 +295,8 @@ TEST_P(ThreeNodes, AReleasedReferenceCannotBeUsed) {
   const Ref<Counter> copy = counter;
   EXPECT_EQ(counter.call<std::int64_t>("value").get(), 5);
   counter.release();
-  EXPECT_EQ(error_of([&] { copy.call<std::int64_t>("value").get(); }).kind(), ErrorKind::Invalid);
+  EXPECT_EQ(testing::error_of([&] { copy.call<std::int64_t>("value").get(); }).kind(),
+            ErrorKind::Invalid);
   expect_nothing_left();
 }
 
@@ -316,10 +308,11 @@ TEST_P(ThreeNodes, ReferencesOfAClosedNodeSayThatItIsClosed) {
     other.store = std::make_shared<testing::MemoryStore>();
     Node node(other);
     kept = node.ref(std::make_shared<Counter>(3));
-    EXPECT_EQ(error_of([&] { a_.call<void>("b", "sum_of", std::vector{kept}).get(); }).kind(),
-              ErrorKind::Invalid);
+    EXPECT_EQ(
+        testing::error_of([&] { a_.call<void>("b", "sum_of", std::vector{kept}).get(); }).kind(),
+        ErrorKind::Invalid);
   }
-  EXPECT_EQ(error_of([&] { kept.local(); }).kind(), ErrorKind::Invalid);
+  EXPECT_EQ(testing::error_of([&] { kept.local(); }).kind(), ErrorKind::Invalid);
   EXPECT_EQ(Counter::alive, 0);
 }
 
@@ -331,11 +324,12 @@ TEST_P(ThreeNodes, ReferencesToALostOwnerFailAndThoseOfALostHolderGo) {
   });
   a_.call<void>("b", "hold", mine).get();
   EXPECT_EQ(counter.call<std::int64_t>("value").get(), 5);
-  eventually([&] { return a_.refs().size() == 2 && a_.refs()[0].holders.size() == 1; });
+  EXPECT_TRUE(testing::eventually(
+      [&] { return a_.refs().size() == 2 && a_.refs()[0].holders.size() == 1; }));
   b_.close();
-  EXPECT_EQ(error_of([&] { counter.call<std::int64_t>("value").get(); }).kind(),
+  EXPECT_EQ(testing::error_of([&] { counter.call<std::int64_t>("value").get(); }).kind(),
             ErrorKind::PeerLost);
-  eventually([&] { return a_.refs().at(0).holders.empty(); });
+  EXPECT_TRUE(testing::eventually([&] { return a_.refs().at(0).holders.empty(); }));
   EXPECT_EQ(mine.local()->value(), 3);
 }
 
@@ -357,17 +351,17 @@ TEST_P(ThreeNodes, TheInspectorShowsWhatThereIs) {
   EXPECT_EQ(ours[0].owner, "b");
   EXPECT_EQ(ours[0].state, "confirmed");
   EXPECT_EQ(ours[0].handles, 1u);
-  eventually([&] { return a_.refs().at(0).age > ours[0].age; });
+  EXPECT_TRUE(testing::eventually([&] { return a_.refs().at(0).age > ours[0].age; }));
   // Who else holds it, as the owner sees it.
   c_.serve("hold", [held = std::make_shared<std::vector<Ref<Counter>>>()](Ref<Counter> counter) {
     held->push_back(std::move(counter));
   });
   a_.call<void>("c", "hold", counter).get();
-  eventually([&] {
+  EXPECT_TRUE(testing::eventually([&] {
     auto holders = b_.refs().at(0).holders;
     std::sort(holders.begin(), holders.end());
     return holders == std::vector<std::string>{"a", "c"};
-  });
+  }));
   EXPECT_EQ(ours[0].origin, "");
 }
 

@@ -15,7 +15,8 @@
 
 #include "hawser/node/ref.h"
 #include "hawser/node/script_reference.h"
-#include "tests/support/memory_store.h"
+#include "support/memory_store.h"
+#include "support/outcome.h"
 
 namespace hawser {
 namespace {
@@ -100,20 +101,6 @@ class ScriptNodes : public ::testing::Test {
   const at::Tensor ones_ = at::ones({2});
 };
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.message();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
@@ -126,23 +113,24 @@ TEST_F(ScriptNodes, CallsByQualifiedName) {
 }
 
 TEST_F(ScriptNodes, MismatchesNameTheSchemaWhereItIsKnown) {
-  EXPECT_TRUE(contains(message_of([&] { a_.call_script("b", "m.scale"); }),
+  EXPECT_TRUE(contains(testing::message_of([&] { a_.call_script("b", "m.scale"); }),
                        "missing value for argument 'x'. Declaration: scale(Tensor x"));
-  EXPECT_TRUE(
-      contains(message_of([&] { c_.call_script("b", "m.scale").get(); }), "scale(Tensor x"));
+  EXPECT_TRUE(contains(testing::message_of([&] { c_.call_script("b", "m.scale").get(); }),
+                       "scale(Tensor x"));
   // Nobody waits for an answer: the caller refuses it by itself.
-  const std::string wrong = message_of([&] { a_.call_script("b", "m.scale", "text"); });
+  const std::string wrong = testing::message_of([&] { a_.call_script("b", "m.scale", "text"); });
   EXPECT_TRUE(contains(wrong, "expected a value of type 'Tensor' for argument 'x' but got 'str'"))
       << wrong;
   EXPECT_TRUE(contains(wrong, "Declaration: scale(Tensor x, float k=2.)")) << wrong;
-  EXPECT_TRUE(contains(
-      message_of([&] { a_.remote_script<at::Tensor>({.to = "b"}, "m.scale", ones_, "text"); }),
-      "for argument 'k'"));
-  EXPECT_TRUE(contains(message_of([&] { a_.call_script("b", "m.missing").get(); }),
+  EXPECT_TRUE(contains(testing::message_of([&] {
+                         a_.remote_script<at::Tensor>({.to = "b"}, "m.scale", ones_, "text");
+                       }),
+                       "for argument 'k'"));
+  EXPECT_TRUE(contains(testing::message_of([&] { a_.call_script("b", "m.missing").get(); }),
                        "undefined function missing"));
-  EXPECT_TRUE(contains(message_of([&] { a_.call_script("c", "m.scale", ones_).get(); }),
+  EXPECT_TRUE(contains(testing::message_of([&] { a_.call_script("c", "m.scale", ones_).get(); }),
                        "does not run script functions"));
-  EXPECT_TRUE(contains(message_of([&] { a_.call_script("b", "m.fails", ones_).get(); }),
+  EXPECT_TRUE(contains(testing::message_of([&] { a_.call_script("b", "m.fails", ones_).get(); }),
                        "x must be empty"));
 }
 
@@ -169,8 +157,8 @@ TEST_F(ScriptNodes, ReferencesAreArgumentsAndResults) {
     EXPECT_TRUE(at::equal(a_.call_script<at::Tensor>(to, "m.fetch", value).get(), ones_ * 2)) << to;
   }
   EXPECT_TRUE(at::equal(a_.call_script<at::Tensor>("b", "m.look", value).get(), ones_ * 2));
-  EXPECT_TRUE(
-      contains(message_of([&] { a_.call_script("a", "m.look", value).get(); }), "non-owner RRef"));
+  EXPECT_TRUE(contains(testing::message_of([&] { a_.call_script("a", "m.look", value).get(); }),
+                       "non-owner RRef"));
   c10::impl::GenericList list(c10::RRefType::create(c10::TensorType::get()));
   list.push_back(value);
   list.push_back(value);
@@ -207,7 +195,7 @@ TEST_F(ScriptNodes, ScriptsCreateReferences) {
 TEST_F(ScriptNodes, AFailedCreationIsSaidWhereTheValueIsWanted) {
   const Ref<at::Tensor> ref = a_.remote_script<at::Tensor>({.to = "b"}, "m.fails", ones_);
   const c10::IValue value(ref.handle()->as_rref(ref.handle(), c10::TensorType::get()));
-  EXPECT_TRUE(contains(message_of([&] { a_.call_script("a", "m.fetch", value).get(); }),
+  EXPECT_TRUE(contains(testing::message_of([&] { a_.call_script("a", "m.fetch", value).get(); }),
                        "x must be empty"));
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const Waiter kWaiter{1};
+const Waiter kFirstWaiter{1};
 
 // Several ledgers, and messages that are delivered at once and in order, unless held back.
 class LedgerTest : public ::testing::Test {
@@ -90,7 +90,7 @@ class LedgerTest : public ::testing::Test {
 
 TEST_F(LedgerTest, CreatedUsedAndDropped) {
   const auto ticket = create("a", "b");
-  EXPECT_EQ(at("b").wait(ref_of(ticket), kWaiter, now_), Finding::Ready);
+  EXPECT_EQ(at("b").wait(ref_of(ticket), kFirstWaiter, now_), Finding::Ready);
   at("a").drop(fork_of(ticket), now_);
   settle();
   EXPECT_EQ(done<DropValue>("b"), std::vector<DropValue>{{ref_of(ticket)}});
@@ -201,14 +201,14 @@ TEST_F(LedgerTest, ChainsOfSharesBeforeTheValueExists) {
   at("c").adopt(to_c, now_);
   const auto home = at("c").grant(fork_of(to_c), "b", "").value();
   EXPECT_EQ(at("b").adopt(home, now_), Ledger::Adoption::Mine) << "awaited";
-  EXPECT_EQ(at("b").wait(ref_of(home), kWaiter, now_), Finding::Pending);
+  EXPECT_EQ(at("b").wait(ref_of(home), kFirstWaiter, now_), Finding::Pending);
   settle();
   EXPECT_FALSE(at("c").confirmed(fork_of(to_c)));
   at("b").accept_creation(made, party("a"), now_);
   at("b").fulfil(ref_of(made), true);
   settle();
   EXPECT_TRUE(at("c").confirmed(fork_of(to_c)));
-  EXPECT_EQ(done<Wake>("b"), (std::vector<Wake>{{kWaiter, Finding::Ready}}));
+  EXPECT_EQ(done<Wake>("b"), (std::vector<Wake>{{kFirstWaiter, Finding::Ready}}));
   at("a").created(fork_of(made), Incarnation{1}, now_);
   settled("a", to_c);
   settled("c", home);
@@ -255,7 +255,7 @@ TEST_F(LedgerTest, ANewLifeKeepsItsOwnValuesAndNothingElse) {
   settle();
   EXPECT_EQ(done<DropValue>("b"), std::vector<DropValue>{{ref_of(remote)}});
   EXPECT_EQ(at("b").error(fork_of(elsewhere))->kind(), ErrorKind::PeerLost);
-  EXPECT_EQ(at("b").wait(own, kWaiter, now_), Finding::Ready);
+  EXPECT_EQ(at("b").wait(own, kFirstWaiter, now_), Finding::Ready);
   const auto given = at("b").grant(own, "a", "").value();
   EXPECT_EQ(given.owner_incarnation, 2u);
   EXPECT_NE(given.fork_on, given.ref_on) << "the id is of its former life, the fork of this one";

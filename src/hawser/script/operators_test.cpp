@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "hawser/tensor/trip_for_test.h"
+#include "support/outcome.h"
 
 namespace hawser::script {
 namespace {
@@ -131,16 +132,6 @@ graph(%to : str, %args : (Tensor), %keywords : Dict(str, Any), %timeout : float)
   int made_ = 0;
 };
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
 TEST_F(ScriptOperators, CallsGoThroughTheHost) {
   EXPECT_TRUE(
       at::equal(run_call("rpc_sync", "Tensor", arguments(-1)).toTensor(), at::ones({2}) * 2));
@@ -161,8 +152,9 @@ TEST_F(ScriptOperators, TimeLimitsMeanWhatTheySay) {
   EXPECT_EQ(host_.calls[0].timeout, Duration::max());
   EXPECT_EQ(host_.calls[1].timeout, std::chrono::microseconds(500));
   EXPECT_EQ(host_.calls[2].timeout, Duration::max());
-  EXPECT_NE(message_of([&] { run_call("rpc_sync", "Tensor", arguments(-2)); }).find("negative"),
-            std::string::npos);
+  EXPECT_NE(
+      testing::message_of([&] { run_call("rpc_sync", "Tensor", arguments(-2)); }).find("negative"),
+      std::string::npos);
 }
 
 TEST_F(ScriptOperators, KeywordsAreHeldAgainstTheSchema) {
@@ -172,7 +164,7 @@ TEST_F(ScriptOperators, KeywordsAreHeldAgainstTheSchema) {
                         at::ones({2}) * 4));
   keywords.insert("other", 1);
   const std::string message =
-      message_of([&] { run_call("rpc_sync", "Tensor", arguments(-1, keywords)); });
+      testing::message_of([&] { run_call("rpc_sync", "Tensor", arguments(-1, keywords)); });
   EXPECT_NE(message.find("Unknown keyword argument 'other'"), std::string::npos) << message;
   EXPECT_NE(message.find("scale(Tensor x, float k=2.)"), std::string::npos) << message;
 }
@@ -191,7 +183,7 @@ TEST_F(ScriptOperators, ReferencesAreAskedThemselves) {
   EXPECT_FALSE(described[0].toBool());
   EXPECT_EQ(described[1].toStringRef(), "owner");
   EXPECT_TRUE(described[2].toBool());
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(testing::message_of([&] {
               unit_->get_function(c10::QualifiedName("m.look"))({value});
             }).find("Can't call RRef.local_value() on a non-owner RRef."),
             std::string::npos);
@@ -220,7 +212,7 @@ graph(%context : int, %roots : Tensor[], %retain : bool):
 
 TEST_F(ScriptOperators, WithoutAHostTheySaySo) {
   current = nullptr;
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(testing::message_of([&] {
               run_call("rpc_sync", "Tensor", arguments(-1));
             }).find("no node in this process"),
             std::string::npos);

@@ -17,6 +17,7 @@
 
 #include "hawser/tensor/convert.h"
 #include "hawser/tensor/trip_for_test.h"
+#include "support/outcome.h"
 
 namespace hawser::script {
 namespace {
@@ -108,18 +109,6 @@ class ScriptProgram : public ::testing::Test {
   };
 };
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
@@ -154,23 +143,24 @@ TEST_F(ScriptProgram, ForksRunWhereTheLauncherSays) {
 TEST_F(ScriptProgram, AsynchronousFunctionsAnswerWithTheirFuture) {
   EXPECT_TRUE(
       at::equal(called("model.later", {at::ones({2})}, true).toTensor(), at::ones({2}) * 2));
-  EXPECT_TRUE(contains(message_of([&] { called("model.scale", {at::ones({2})}, true); }),
+  EXPECT_TRUE(contains(testing::message_of([&] { called("model.scale", {at::ones({2})}, true); }),
                        "must return an IValue of Future type, but got Tensor"));
 }
 
 TEST_F(ScriptProgram, WhatAFunctionRaisesIsThrown) {
-  EXPECT_TRUE(contains(message_of([&] { called("model.fails", {1}); }), "x must be nothing"));
+  EXPECT_TRUE(
+      contains(testing::message_of([&] { called("model.fails", {1}); }), "x must be nothing"));
 }
 
 TEST_F(ScriptProgram, ArgumentsThatDoNotFitNameTheSchema) {
-  const std::string message = message_of([&] { called("model.scale", {"text"}); });
+  const std::string message = testing::message_of([&] { called("model.scale", {"text"}); });
   EXPECT_TRUE(contains(message, "scale(Tensor x, float k=2.)")) << message;
 }
 
 TEST_F(ScriptProgram, RefusesFunctionsThatAreNotThere) {
-  EXPECT_TRUE(contains(message_of([&] { called("model.missing", {}); }),
+  EXPECT_TRUE(contains(testing::message_of([&] { called("model.missing", {}); }),
                        "attempted to get undefined function missing"));
-  EXPECT_TRUE(contains(message_of([&] { program_->get("model.missing"); }),
+  EXPECT_TRUE(contains(testing::message_of([&] { program_->get("model.missing"); }),
                        "attempted to get undefined function missing"));
   EXPECT_EQ(program_->find("model.missing"), nullptr);
 }
@@ -185,7 +175,7 @@ TEST_F(ScriptProgram, RunsOperatorsOfTheInterpreterThatTheRuleAllows) {
     return start(program_->read(name, delivery.received, rule_), run_here_);
   };
   const auto refusal = [&](const std::string& name, Stack stack) {
-    return message_of([&] { interpreted(name, std::move(stack)); });
+    return testing::message_of([&] { interpreted(name, std::move(stack)); });
   };
   constexpr const char* kRefused = "cannot be called by another node";
   EXPECT_EQ(interpreted("op:aten::add.int", {2, 3}).toInt(), 5);
@@ -231,7 +221,7 @@ TEST_F(ScriptProgram, RefusesInstancesThatAreOtherwiseHere) {
       write(out);
     }
     Delivery delivery(out.finish());
-    return message_of([&] { program_->read_result(delivery.received, nullptr); });
+    return testing::message_of([&] { program_->read_result(delivery.received, nullptr); });
   };
   EXPECT_TRUE(contains(read([](PayloadWriter& out) {
                          out.record("torch.object", 1);
@@ -286,7 +276,7 @@ TEST_F(ScriptProgram, StacksAreCompletedByKeywordsAndDefaults) {
   EXPECT_EQ(complete_stack(schema, {at::ones({1})}, {}).at(1).toDouble(), 2);
   EXPECT_EQ(complete_stack(schema, {at::ones({1})}, {{"k", 3}}).at(1).toDouble(), 3);
   const auto refused = [&](Stack positional, std::unordered_map<std::string, c10::IValue> named) {
-    return message_of([&] { complete_stack(schema, std::move(positional), named); });
+    return testing::message_of([&] { complete_stack(schema, std::move(positional), named); });
   };
   EXPECT_TRUE(contains(refused({}, {}), "missing value for argument 'x'. Declaration: "));
   EXPECT_TRUE(contains(refused({at::ones({1}), 1.0, 2.0}, {}), "expected at most 2"));
@@ -300,7 +290,7 @@ TEST_F(ScriptProgram, PositionalArgumentsAreFittedToTheirTypes) {
   fit_types(schema, stack);
   EXPECT_TRUE(stack.at(1).isDouble());
   stack = {"text"};
-  const std::string refused = message_of([&] { fit_types(schema, stack); });
+  const std::string refused = testing::message_of([&] { fit_types(schema, stack); });
   EXPECT_TRUE(contains(refused, "expected a value of type 'Tensor' for argument 'x' but got 'str'"))
       << refused;
   EXPECT_TRUE(contains(refused, "Declaration: scale(Tensor x, float k=2.)")) << refused;

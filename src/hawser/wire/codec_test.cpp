@@ -4,6 +4,7 @@
 #include <cstring>
 #include <thread>
 
+#include "hawser/wire/frame_for_test.h"
 #include "hawser/wire/message.h"
 #include "support/random_messages.h"
 
@@ -11,9 +12,6 @@ namespace hawser::wire {
 namespace {
 
 using testing::RandomMessages;
-
-// What a transport does, on one piece of memory.
-InFrame carried(const OutFrame& frame) { return from_bytes(to_bytes(frame), Limits()).take(); }
 
 std::vector<std::byte> copy_of(std::span<const std::byte> bytes) {
   return {bytes.begin(), bytes.end()};

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "hawser/wire/frame_for_test.h"
 #include "hawser/wire/message.h"
 #include "hawser/wire/protocol_generated.h"
 
@@ -27,8 +28,6 @@ std::string objection_to(InFrame frame) {
 }
 
 // encode() trusts shapes, indices and enums, which come from our own code; decode() must not.
-InFrame carried(const OutFrame& out) { return from_bytes(to_bytes(out), Limits()).take(); }
-
 std::string objection_to(std::vector<TensorDesc> tensors, std::size_t segments = 1) {
   Reply reply;
   reply.payload.tensors = std::move(tensors);

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "hawser/wire/frame_for_test.h"
+
 namespace hawser::wire {
 namespace {
 
@@ -17,10 +19,6 @@ FrameHeader call_header() {
 Buffer buffer_of(std::string_view text) {
   auto owner = std::make_shared<std::string>(text);
   return Buffer(reinterpret_cast<std::byte*>(owner->data()), owner->size(), owner);
-}
-
-std::span<const std::byte> as_bytes(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
 }
 
 std::string_view as_text(std::span<const std::byte> bytes) {

@@ -9,29 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "hawser/wire/frame_for_test.h"
+#include "support/outcome.h"
+
 namespace hawser::wire {
 namespace {
 
 using Int = std::numeric_limits<std::int64_t>;
 
-std::span<const std::byte> as_bytes(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
 ValueBytes raw(std::initializer_list<int> bytes) {
   ValueBytes result;
   for (const int byte : bytes) result.push_back(static_cast<std::byte>(byte));
   return result;
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::Invalid);
-    return error.message();
-  }
-  return "nothing was thrown";
 }
 
 TEST(Value, RoundTripOfEveryTag) {
@@ -126,14 +115,17 @@ TEST(Value, NumbersWidenButDoNotNarrow) {
   ValueBytes real;
   ValueWriter(real).real(0.5);
   EXPECT_EQ(ValueReader(real).complex(), std::complex<double>(0.5, 0));
-  EXPECT_EQ(message_of([&] { ValueReader(real).integer(); }), "expected int, found double");
+  EXPECT_EQ(testing::message_of([&] { ValueReader(real).integer(); }),
+            "expected int, found double");
 }
 
 TEST(Value, AnotherKindIsNamed) {
   ValueBytes bytes;
   ValueWriter(bytes).list(0);
-  EXPECT_EQ(message_of([&] { ValueReader(bytes).string(); }), "expected string, found list");
-  EXPECT_EQ(message_of([&] { ValueReader(bytes).boolean(); }), "expected bool, found list");
+  EXPECT_EQ(testing::message_of([&] { ValueReader(bytes).string(); }),
+            "expected string, found list");
+  EXPECT_EQ(testing::message_of([&] { ValueReader(bytes).boolean(); }),
+            "expected bool, found list");
   ValueReader reader(bytes);
   EXPECT_THROW(reader.null(), Error);
   EXPECT_EQ(reader.list(), 0u);  // a refused read consumes nothing
@@ -141,8 +133,8 @@ TEST(Value, AnotherKindIsNamed) {
 
 TEST(Value, EndOfInputIsNamed) {
   ValueReader reader({});
-  EXPECT_EQ(message_of([&] { reader.integer(); }), "expected a value, found the end");
-  EXPECT_EQ(message_of([&] { reader.skip(); }), "expected a value, found the end");
+  EXPECT_EQ(testing::message_of([&] { reader.integer(); }), "expected a value, found the end");
+  EXPECT_EQ(testing::message_of([&] { reader.skip(); }), "expected a value, found the end");
 }
 
 TEST(Value, MalformedBytesAreInvalid) {
@@ -170,7 +162,7 @@ TEST(Value, MalformedBytesAreInvalid) {
   };
   for (const ValueBytes& bytes : malformed) {
     ValueReader reader(bytes);
-    EXPECT_NE(message_of([&] { reader.skip(); }), "nothing was thrown");
+    EXPECT_NE(testing::message_of([&] { reader.skip(); }), "nothing was thrown");
   }
 }
 

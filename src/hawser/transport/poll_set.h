@@ -100,13 +100,15 @@ class PollSet {
   struct Watched {
     std::shared_ptr<Link> link;
     std::shared_ptr<FrameSink> sink;
-    bool ready = false;  // the descriptor was, and receive() has not run dry since
+    bool announced = false;  // every frame is, by the descriptor
+    bool ready = false;      // the descriptor was, and receive() has not run dry since
     bool watching_writes = false;
     bool ran_long = false;  // has had a whole burst of frames since the sink was last asked
   };
   using Links = std::vector<std::unique_ptr<Watched>>;
   void adopt_added();
   void look_at_sockets();
+  bool reads_sockets_unasked() const;
   bool take_from(Watched& watched, Arrival& arrival);
   Duration flush_links();
   static bool resume(Watched& watched, Arrival& arrival);

@@ -30,7 +30,10 @@ Moved PlainStream::write(std::span<const iovec> parts) {
 Moved PlainStream::read(std::span<std::byte> into) {
   for (;;) {
     const ssize_t got = ::recv(fd_, into.data(), into.size(), MSG_DONTWAIT);
-    if (got > 0) return {Moved::State::Some, static_cast<std::size_t>(got), {}};
+    if (got > 0) {
+      const auto bytes = static_cast<std::size_t>(got);
+      return {Moved::State::Some, bytes, {}, /*dry=*/bytes < into.size()};
+    }
     if (got == 0) return {Moved::State::Ended, 0, {}};
     if (errno != EINTR) return failed_call();
   }

@@ -21,6 +21,7 @@ struct Moved {
   State state = State::Later;
   std::size_t bytes = 0;
   std::string why;
+  bool dry = false;  // reading: that was all there was
 };
 
 // Bytes over a connected socket, plain or encrypted. Never blocks. Does not own the descriptor.

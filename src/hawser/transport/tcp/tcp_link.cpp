@@ -271,12 +271,15 @@ Link::Received TcpLink::read_frame(wire::InFrame& frame) {
       pending_ = true;
       return Received::Nothing;
     }
+    // Within a frame more is on its way, and worth another look.
+    if (std::exchange(ran_dry_, false) && assembler_.between_frames()) return Received::Nothing;
     Moved moved = stream_->read(assembler_.landing());
     switch (moved.state) {
       case Moved::State::Some:
         assembler_.landed(moved.bytes);
         bytes_received_.fetch_add(moved.bytes, std::memory_order_relaxed);
         read += moved.bytes;
+        ran_dry_ = moved.dry;
         break;
       case Moved::State::Later:
         return Received::Nothing;

@@ -106,6 +106,7 @@ class TcpLink final : public Link, public std::enable_shared_from_this<TcpLink> 
   // The receiving thread's own.
   FrameAssembler assembler_;
   bool pending_ = false;
+  bool ran_dry_ = false;         // the last read had all there was
   std::thread::id held_back_{};  // as in sending_
   bool finished_ = false;
   std::atomic<std::uint64_t> frames_received_{0};

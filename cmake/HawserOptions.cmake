@@ -45,8 +45,6 @@ if(HAWSER_WERROR)
 endif()
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # The compiler looks for what it could free when it has 512 MiB, not 128: saves a tenth of its time.
-  add_compile_options("SHELL:--param ggc-min-heapsize=524288")
   # Files compiled together count as headers, in which a nameless namespace would be a mistake.
   add_compile_options(-Wno-subobject-linkage)
 endif()

@@ -483,10 +483,13 @@ class _Gathering:
         It hears from them that they know, before it goes on to end: who only saw it end would name
         it, and not the cause. Whoever does not answer will notice by itself.
         """
-        node = _get_current_rpc_agent()._node
         others = self.names - {self.me} if self.me == self.leader else {self.leader}
         words = (self.sequence_id, self.me, str(error))
-        heard = [node.start(name, _abandon_round, words, timeout=_LAST_WORDS_S) for name in others]
+        heard = []
+        for name in sorted(others):
+            with contextlib.suppress(RuntimeError):  # `error` is what the caller has to see
+                node = _get_current_rpc_agent()._node
+                heard.append(node.start(name, _abandon_round, words, timeout=_LAST_WORDS_S))
         if isinstance(error, Exception):  # an interrupt does not wait
             for answer in heard:
                 with contextlib.suppress(RuntimeError):

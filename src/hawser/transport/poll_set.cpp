@@ -245,7 +245,9 @@ void PollSet::connect_sockets(bool connected) {
   const bool fired = sockets_fired_.exchange(false);
   if (connected == sockets_connected_ && !fired) return;
   sockets_connected_ = connected;
-  if (!connected && fired) return;  // that has disconnected it
+  // That has disconnected it. Should an anchor have said so late, of an earlier shot, one wakes in
+  // vain.
+  if (!connected && fired) return;
   control(sleepers_.get(), EPOLL_CTL_MOD, sockets_.get(), connected ? EPOLLIN | EPOLLONESHOT : 0u);
 }
 

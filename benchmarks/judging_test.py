@@ -42,6 +42,7 @@ class PeersTest(unittest.TestCase):
             f"memcpy {MIB_64}": 10_000.0,
             f"kept echo {MIB_64}": 22_000.0,
             f"echo {MIB_64}": 11_000.0,
+            "no-op in turn us": 1.0,
             "remote no-op us": 1.2,
             "references/s": 60_000.0,
             "reference bytes here": 500.0,

@@ -2,7 +2,8 @@
 """Builds the wheel, installs it into a fresh environment, and uses it there.
 
 What is installed must work without a compiler, and without anything of the repository. torch is not
-installed again: the environment sees that of the Python that runs this.
+installed again: the environment sees that of the Python that runs this. Nor is everything compiled
+again: the wheel gets the flags of a build that is there, so that the compiler cache knows its objects.
 """
 
 import argparse
@@ -46,6 +47,27 @@ TRY_DROPIN = (
 )
 
 
+FLAGS = (
+    "CMAKE_CXX_COMPILER",
+    "CMAKE_CXX_FLAGS_RELWITHDEBINFO",
+    "HAWSER_DELIBERATE_FAULTS",
+    "HAWSER_WERROR",
+)
+
+
+def flags_of(build: Path) -> list[str]:
+    """Those of a build, as pip hands them on."""
+    entries = dict(
+        line.split("=", 1)
+        for line in (build / "CMakeCache.txt").read_text().splitlines()
+        if "=" in line and not line.startswith(("#", "//"))
+    )
+    values = {key.partition(":")[0]: value for key, value in entries.items()}
+    settings = {"cmake.build-type": values["CMAKE_BUILD_TYPE"]}
+    settings |= {f"cmake.define.{name}": values[name] for name in FLAGS}
+    return [f"--config-settings={key}={value}" for key, value in settings.items()]
+
+
 def run(*command: object, **options) -> None:
     print("+", *command, flush=True)
     subprocess.run([str(part) for part in command], check=True, timeout=900, **options)
@@ -54,6 +76,7 @@ def run(*command: object, **options) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--flags-of", type=Path, required=True, metavar="BUILD")
     arguments = parser.parse_args()
 
     with tempfile.TemporaryDirectory(prefix="hawser_wheel_") as folder:
@@ -61,7 +84,7 @@ def main() -> int:
         pip = ("-m", "pip", "--disable-pip-version-check", "-q")
         run(
             *(sys.executable, *pip, "wheel", "--no-build-isolation", "--no-deps"),
-            *("-w", work, arguments.source),
+            *(*flags_of(arguments.flags_of), "-w", work, arguments.source),
         )
         (wheel,) = work.glob("hawser-*.whl")
 

@@ -243,12 +243,11 @@ def interrupt_while_references_are_waited_for(world: World) -> None:
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ref = rpc.remote(world.next, Sleeper)
-    use = ref.rpc_async(timeout=0).sleep(10.0)
+    use = ref.rpc_async(timeout=0).sleep(5.0)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         rpc.api._delete_all_user_and_unforked_owner_rrefs()
-    assert time.monotonic() - began < 8
+    assert not use.done()
     world.meet("end")
     use.wait()
 

@@ -5,6 +5,7 @@
 
 #include "hawser/autograd/fault.h"
 #include "sim_autograd/story.h"
+#include "support/sanitized.h"
 
 // Thousands of seeds. A seed that fails is told again, event by event, by
 //   HAWSER_SIM_SEED=<seed> sim_autograd_tests --gtest_filter='SimAutograd.Replay'
@@ -75,12 +76,7 @@ TEST(SimAutograd, Explore) {
 }
 
 // Cases of ctest, which runs them side by side.
-// A sanitizer looks for other things than more seeds would show, and takes many times as long.
-#ifdef __SANITIZE_ADDRESS__
-constexpr std::uint64_t kSeedsPerCase = 50;
-#else
-constexpr std::uint64_t kSeedsPerCase = 500;
-#endif
+constexpr std::uint64_t kSeedsPerCase = testing::kSanitized ? 50 : 500;
 class AutogradSeeds : public ::testing::TestWithParam<int> {};
 TEST_P(AutogradSeeds, KeepTheirPromises) {
   expect_good(static_cast<std::uint64_t>(GetParam()) * kSeedsPerCase, kSeedsPerCase);
@@ -97,6 +93,7 @@ TEST(SimAutograd, ASeedHasOneHistory) {
 }
 
 TEST(SimAutograd, EveryMishapMeetsEveryKindOfMessage) {
+  if (testing::kSanitized) GTEST_SKIP() << "this is about the stories";
   constexpr std::uint64_t kSeeds = 500;
   std::map<std::pair<std::string_view, Mishap>, std::uint64_t> mishaps;
   std::map<std::string_view, std::uint64_t> sent;
@@ -146,6 +143,7 @@ class DeliberateGradFaults : public ::testing::TestWithParam<Wrong> {
 };
 
 TEST_P(DeliberateGradFaults, AreFound) {
+  if (testing::kSanitized) GTEST_SKIP() << "this is about the stories";
   constexpr std::uint64_t kSeeds = 1500;
   hawser::testing::faults = GetParam().fault;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {

@@ -5,6 +5,7 @@
 
 #include "hawser/refs/fault.h"
 #include "sim_refs/story.h"
+#include "support/sanitized.h"
 
 // Thousands of seeds. A seed that fails is told again, event by event, by
 //   HAWSER_SIM_SEED=<seed> sim_refs_tests --gtest_filter='SimRefs.Replay'
@@ -55,12 +56,7 @@ TEST(SimRefs, Explore) {
 }
 
 // Cases of ctest, which runs them side by side.
-// A sanitizer looks for other things than more seeds would show, and takes eight times as long.
-#ifdef __SANITIZE_ADDRESS__
-constexpr std::uint64_t kSeedsPerCase = 150;
-#else
-constexpr std::uint64_t kSeedsPerCase = 750;
-#endif
+constexpr std::uint64_t kSeedsPerCase = testing::kSanitized ? 150 : 750;
 class RefSeeds : public ::testing::TestWithParam<int> {};
 TEST_P(RefSeeds, KeepTheirPromises) {
   expect_good(static_cast<std::uint64_t>(GetParam()) * kSeedsPerCase, kSeedsPerCase);
@@ -77,6 +73,7 @@ TEST(SimRefs, ASeedHasOneHistory) {
 }
 
 TEST(SimRefs, EveryMishapMeetsEveryKindOfMessage) {
+  if (testing::kSanitized) GTEST_SKIP() << "this is about the stories";
   constexpr std::uint64_t kSeeds = 500;
   std::map<std::pair<std::string_view, Mishap>, std::uint64_t> sum;
   std::uint64_t refused = 0, failed = 0, gone = 0, orphans = 0, rejoins = 0;
@@ -126,6 +123,7 @@ class DeliberateRefFaults : public ::testing::TestWithParam<Wrong> {
 };
 
 TEST_P(DeliberateRefFaults, AreFound) {
+  if (testing::kSanitized) GTEST_SKIP() << "this is about the stories";
   constexpr std::uint64_t kSeeds = 300;
   hawser::testing::faults = GetParam().fault;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {

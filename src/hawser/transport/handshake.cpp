@@ -68,8 +68,16 @@ std::vector<std::byte> frame_of(const wire::Handshake& message) {
   return bytes;
 }
 
+constexpr const char* kNotHawser = "this is not a hawser node";
+
+bool may_begin_frame(std::span<const std::byte> bytes) {
+  const auto magic = std::as_bytes(std::span(&wire::FrameHeader::kMagic, 1));
+  const std::size_t known = std::min(bytes.size(), magic.size());
+  return std::equal(bytes.begin(), bytes.begin() + known, magic.begin());
+}
+
 std::optional<std::string> objection(const wire::FrameHeader& header, std::size_t limit) {
-  if (header.magic != wire::FrameHeader::kMagic) return "this is not a hawser node";
+  if (header.magic != wire::FrameHeader::kMagic) return kNotHawser;
   if (!wire::is_handshake(header.kind)) return "a message before the end of the handshake";
   if (header.flags != 0 || header.reserved != 0 || header.segment_count != 0 ||
       header.segment_bytes != 0) {
@@ -269,7 +277,11 @@ std::size_t HandshakeReader::wanted() const {
 std::optional<std::vector<std::byte>> HandshakeReader::feed(std::span<const std::byte> bytes) {
   assert(bytes.size() <= wanted());
   partial_.insert(partial_.end(), bytes.begin(), bytes.end());
-  if (partial_.size() < sizeof(wire::FrameHeader)) return std::nullopt;
+  if (partial_.size() < sizeof(wire::FrameHeader)) {
+    // Who speaks another protocol may have said all it has to say, and wait for an answer.
+    if (!may_begin_frame(partial_)) throw Error(ErrorKind::Invalid, kNotHawser);
+    return std::nullopt;
+  }
   if (const auto why = objection(header_at(partial_), limit_)) {
     throw Error(ErrorKind::Invalid, *why);
   }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "hawser/base/error.h"
+#include "support/outcome.h"
 
 namespace hawser::transport {
 namespace {
@@ -251,6 +252,17 @@ TEST(HandshakeReader, RefusesWhatCannotBeAHandshake) {
   other = header;
   other.segment_count = 1;
   EXPECT_THROW(feed(other, 4096), Error);
+}
+
+TEST(HandshakeReader, DoesNotWaitForTheRestOfWhatIsNone) {
+  const auto feed = [](std::string_view what) {
+    HandshakeReader reader(4096);
+    return reader.feed(std::as_bytes(std::span(what)));
+  };
+  for (const std::string_view may_be : {"H", "HW", "HWSR"}) EXPECT_FALSE(feed(may_be));
+  for (const std::string_view cannot : {"G", "HTTP", "GET / HTTP/1.0\r\n\r\n"}) {
+    EXPECT_EQ(testing::message_of([&] { feed(cannot); }), "this is not a hawser node");
+  }
 }
 
 }  // namespace

@@ -35,14 +35,19 @@ class Roster {
   };
 
   Entry& of(std::string_view name) {
-    const auto found = entries_.find(name);
-    if (found != entries_.end()) return found->second;
-    return entries_.emplace(std::string(name), Entry{std::string(name)}).first->second;
+    if (latest_ && latest_->name == name) return *latest_;
+    auto found = entries_.find(name);
+    if (found == entries_.end()) {
+      found = entries_.emplace(std::string(name), Entry{std::string(name)}).first;
+    }
+    latest_ = &found->second;
+    return *latest_;
   }
   bool is_over(const Party& party) { return of(party.name).is_over(party.incarnation); }
 
  private:
   std::map<std::string, Entry, std::less<>> entries_;
+  Entry* latest_ = nullptr;  // asked for: most often it is asked for again
 };
 
 }  // namespace hawser::refs

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <bit>
+#include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <list>
@@ -28,8 +29,18 @@ struct FreeBlock {
 };
 using Block = std::unique_ptr<void, FreeBlock>;
 
-// Below this the C library's own caches do the job.
+// Below this the C library's own caches do the job. They are for malloc only.
 constexpr std::size_t kSmallestKept = 4096;
+
+Block new_block(std::size_t size) {
+  return Block(size < kSmallestKept ? std::malloc(size + kBufferAlignment)
+                                    : std::aligned_alloc(kBufferAlignment, size));
+}
+
+std::byte* aligned(void* block) {
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  return static_cast<std::byte*>(block) + (-address & (kBufferAlignment - 1));
+}
 
 }  // namespace
 
@@ -115,13 +126,13 @@ Buffer BufferPool::take(std::size_t size) {
   Block block;
   if (block_size != 0) {
     block = shelves_->find(block_size);
-    if (!block) block.reset(std::aligned_alloc(kBufferAlignment, block_size));
+    if (!block) block = new_block(block_size);
   }
   if (!block) {
     throw Error(ErrorKind::Overloaded, "no memory for " + std::to_string(size) + " bytes");
   }
   shelves_->bytes_lent.fetch_add(block_size, std::memory_order_relaxed);
-  auto* data = static_cast<std::byte*>(block.get());
+  std::byte* const data = aligned(block.get());
   auto owner = std::shared_ptr<void>(block.release(), [shelves = shelves_, block_size](void* raw) {
     shelves->give_back(Block(raw), block_size);
   });

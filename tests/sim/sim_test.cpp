@@ -150,7 +150,6 @@ class DeliberateFaults : public ::testing::TestWithParam<Wrong> {
 };
 
 TEST_P(DeliberateFaults, AreFound) {
-  if (testing::kSanitized) GTEST_SKIP() << "this is about the stories";
   constexpr std::uint64_t kSeeds = 1000;  // the shyest shows in one of about 120
   hawser::testing::faults = GetParam().fault;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {

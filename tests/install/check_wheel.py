@@ -47,24 +47,24 @@ TRY_DROPIN = (
 )
 
 
-FLAGS = (
-    "CMAKE_CXX_COMPILER",
-    "CMAKE_CXX_FLAGS_RELWITHDEBINFO",
-    "HAWSER_DELIBERATE_FAULTS",
-    "HAWSER_WERROR",
-)
-
-
 def flags_of(build: Path) -> list[str]:
-    """Those of a build, as pip hands them on."""
+    """Those of a build, as pip hands them on; and a folder that is not that of users' wheels, which
+    would remember them."""
     entries = dict(
         line.split("=", 1)
         for line in (build / "CMakeCache.txt").read_text().splitlines()
         if "=" in line and not line.startswith(("#", "//"))
     )
     values = {key.partition(":")[0]: value for key, value in entries.items()}
-    settings = {"cmake.build-type": values["CMAKE_BUILD_TYPE"]}
-    settings |= {f"cmake.define.{name}": values[name] for name in FLAGS}
+    build_type = values["CMAKE_BUILD_TYPE"]
+    settings = {"build-dir": "build/wheel-test", "cmake.build-type": build_type}
+    for name in (
+        "CMAKE_CXX_COMPILER",
+        f"CMAKE_CXX_FLAGS_{build_type.upper()}",
+        "HAWSER_DELIBERATE_FAULTS",
+        "HAWSER_WERROR",
+    ):
+        settings[f"cmake.define.{name}"] = values[name]
     return [f"--config-settings={key}={value}" for key, value in settings.items()]
 
 

@@ -42,6 +42,9 @@ class Sleeper:
         time.sleep(seconds)
         return seconds
 
+    def hold(self, until: str) -> None:
+        eventually(lambda: os.path.exists(until))
+
 
 def slow(seconds: float) -> float:
     time.sleep(seconds)
@@ -243,13 +246,15 @@ def interrupt_while_references_are_waited_for(world: World) -> None:
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ref = rpc.remote(world.next, Sleeper)
-    use = ref.rpc_async(timeout=0).sleep(5.0)
+    over = f"{world.path}.over"
+    use = ref.rpc_async(timeout=0).hold(over)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         rpc.api._delete_all_user_and_unforked_owner_rrefs()
     assert not use.done()
-    world.meet("end")
+    open(over, "w").close()
     use.wait()
+    world.meet("end")
 
 
 def test_row_17_waiting_for_references_can_be_interrupted() -> None:

@@ -16,7 +16,7 @@ packages=(
   libgtest-dev iproute2
 )
 if [[ "${1:-}" == "--fuzz" ]]; then
-  packages+=(clang)
+  packages+=(clang libclang-rt-dev)
 fi
 
 # python3.11 where it exists: that is the version everything is tested with.

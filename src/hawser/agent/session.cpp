@@ -5,18 +5,12 @@
 
 #include "hawser/base/fault.h"
 #include "hawser/base/log.h"
+#include "hawser/base/overloaded.h"
 #include "hawser/base/process_forks.h"
 #include "hawser/base/step.h"
 
 namespace hawser::agent {
 namespace {
-
-template <class... Fs>
-struct Overloaded : Fs... {
-  using Fs::operator()...;
-};
-template <class... Fs>
-Overloaded(Fs...) -> Overloaded<Fs...>;  // clang 14 needs to be told
 
 // How long a round trip that was measured will do while the link is in use.
 constexpr Duration kMeasuredFor = std::chrono::seconds(5);

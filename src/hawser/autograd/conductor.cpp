@@ -4,14 +4,10 @@
 #include <utility>
 
 #include "hawser/autograd/fault.h"
+#include "hawser/base/overloaded.h"
 
 namespace hawser::autograd {
 namespace {
-
-template <class... Visitors>
-struct Overloaded : Visitors... {
-  using Visitors::operator()...;
-};
 
 Error lost_error(std::string_view peer, Incarnation incarnation, std::string_view what) {
   return Error(ErrorKind::PeerLost, std::string(peer) + " " + std::string(what),

@@ -324,16 +324,19 @@ Message read_references(const InFrame& frame) {
   if (const auto* records = table.records()) {
     check_limit("records of references", records->size(), kMaxRecords);
     message.records.reserve(records->size());
-    for (const fb::Record* record : *records) {
-      if (record->kind() == fb::RecordKind::None || record->kind() > fb::RecordKind::MAX) {
+    for (std::size_t i = 0; i < records->size(); ++i) {
+      // Copied out: the verifier does not look at how the structs of a vector are aligned.
+      fb::Record record;
+      std::memcpy(&record, records->Data() + i * sizeof record, sizeof record);
+      if (record.kind() == fb::RecordKind::None || record.kind() > fb::RecordKind::MAX) {
         refuse("a record of an unknown kind");
       }
-      const auto kind = static_cast<RecordKind>(record->kind());
-      if (kind == RecordKind::Share && record->child() >= message.children.size()) {
+      const auto kind = static_cast<RecordKind>(record.kind());
+      if (kind == RecordKind::Share && record.child() >= message.children.size()) {
         refuse("a record names a child that is not there");
       }
       message.records.push_back(
-          {kind, read_name(record->ref()), read_name(record->fork()), record->child()});
+          {kind, read_name(record.ref()), read_name(record.fork()), record.child()});
     }
   }
   return message;

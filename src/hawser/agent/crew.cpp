@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "hawser/agent/crew_thread.h"
 #include "hawser/base/log.h"
 #include "hawser/base/process_forks.h"
 
@@ -21,36 +22,8 @@ constexpr Duration kParkedFor = std::chrono::seconds(5);  // then a surplus hand
 constexpr std::size_t kFewestHands = 2;                   // one polls, one is an anchor
 constexpr std::size_t kMostAnchors = 2;
 constexpr int kIdleTicks = 16;
-constexpr int kDrainAtOnce = 64;
-// A node that got a request this recently is better polled by a hand, which can run the next one.
-constexpr std::int64_t kRequestsAreComingNs = 200'000;
-// One that got a request this recently is a server too: a waiter does not keep the seat from it.
-constexpr std::int64_t kServedLatelyNs = 100'000'000;
-constexpr Duration kAttentiveFor = std::chrono::milliseconds(2);
-constexpr int kLooksForSeat = 64;  // a few microseconds
-constexpr int kWaiterYields = 4;
-constexpr int kWaitsWithoutYield = 4096;
 // A thread that has waited this recently will wait again.
 constexpr std::int64_t kWaitsAgainWithinNs = 10'000'000;
-
-PollSeat::Sitter this_thread() {
-  static std::atomic<PollSeat::Sitter> next{1};
-  thread_local const PollSeat::Sitter mine = next.fetch_add(1, std::memory_order_relaxed);
-  return mine;
-}
-
-// The crew in whose task this thread is, and as which hand; a helper is none.
-struct Serving {
-  const void* crew = nullptr;
-  void* hand = nullptr;
-};
-thread_local Serving serving;
-
-thread_local Crew::Helper* helping = nullptr;
-thread_local const Crew* taking_in = nullptr;
-thread_local std::int64_t last_wait_ns = 0;
-
-std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 // A task that should not throw, and does.
 void log_thrown() {
@@ -64,9 +37,11 @@ void log_thrown() {
 }
 
 struct TakingIn {
-  explicit TakingIn(const Crew* crew) : before(std::exchange(taking_in, crew)) {}
-  ~TakingIn() { taking_in = before; }
+  explicit TakingIn(const Crew* crew)
+      : thread(CrewThread::here()), before(std::exchange(thread.taking_in, crew)) {}
+  ~TakingIn() { thread.taking_in = before; }
   TakingIn(const TakingIn&) = delete;
+  CrewThread& thread;
   const Crew* const before;
 };
 
@@ -116,7 +91,7 @@ void Crew::start() {
 }
 
 bool Crew::stop(Deadline deadline) {
-  const auto me = this_thread();
+  const auto me = CrewThread::here().sitter();
   stopping_.store(true, std::memory_order_seq_cst);
   std::deque<std::shared_ptr<Task>> unrun;
   std::vector<std::thread> finished;
@@ -249,7 +224,7 @@ bool Crew::spawn(Roster& roster) {
 }
 
 void Crew::work(Hand& hand) {
-  const auto me = this_thread();
+  const auto me = CrewThread::here().sitter();
   bool just_served = false;
   while (!stopping_.load(std::memory_order_seq_cst)) {
     if (run_queued(hand)) {
@@ -337,17 +312,19 @@ void Crew::run_in(Hand& hand, std::shared_ptr<Task> task) {
   if (queued_.load(std::memory_order_seq_cst) != 0 && no_thread_free()) {
     refuse_what_waits_for_itself();
   }
-  const Serving before = std::exchange(serving, {this, &hand});
+  CrewThread& thread = CrewThread::here();
+  const CrewThread::Serving before = std::exchange(thread.serving, {this, &hand});
   try {
     task->run();
   } catch (...) {
     log_thrown();
   }
   task.reset();
-  serving = before;
+  thread.serving = before;
 }
 
 Crew::Hand* Crew::this_hand() const {
+  const CrewThread::Serving& serving = CrewThread::here().serving;
   return serving.crew == this ? static_cast<Hand*>(serving.hand) : nullptr;
 }
 
@@ -356,7 +333,7 @@ Crew::Hand* Crew::this_hand() const {
 // Sits on the seat (HandPolls) until nothing has come for a while, or a handler took the seat's
 // time.
 void Crew::lead(Hand& hand, bool just_served) {
-  const auto me = this_thread();
+  const auto me = CrewThread::here().sitter();
   set_->disarm();
   spinner_.wake_up();
   wakes_.wake();  // the seat may have been stolen from somebody who meant to
@@ -413,14 +390,18 @@ bool Crew::take_in(transport::PollSet::Arrival& arrival, std::shared_ptr<Task>& 
   return true;
 }
 
+bool Crew::had_request_within(std::int64_t ns) const {
+  return now_ns() - last_request_ns_.load(std::memory_order_relaxed) < ns;
+}
+
 // This thread takes in a frame, and will run what it queues meanwhile itself.
 bool Crew::looks_at_queue_next() const {
-  return seat_.is_with(this_thread(), Seat::State::HandPolls);
+  return seat_.is_with(CrewThread::here().sitter(), Seat::State::HandPolls);
 }
 
 // After step_away(). False when the seat is no longer this hand's.
 bool Crew::run_seated(Hand& hand, std::shared_ptr<Task> task) {
-  const auto me = this_thread();
+  const auto me = CrewThread::here().sitter();
   hand.lends_seat = task->brief();
   if (hand.lends_seat) {
     lend_seat();
@@ -462,7 +443,7 @@ bool Crew::held_back(std::shared_ptr<transport::Link> link) {
   set_->note_held_back(std::move(link));
   HAWSER_STEP();
   if (seat_.nudge() != Seat::State::Asleep) return true;
-  if (now_ns() - last_wait_ns > kWaitsAgainWithinNs) return false;
+  if (now_ns() - CrewThread::here().last_wait_ns > kWaitsAgainWithinNs) return false;
   set_->start_tick();  // should it not come back
   return true;
 }
@@ -496,7 +477,7 @@ bool Crew::anchor_or_park(Hand& hand) {
 }
 
 void Crew::anchor(Hand& hand) {
-  const auto me = this_thread();
+  const auto me = CrewThread::here().sitter();
   bool news = false;
   bool seated = false;
   while (!news && !seated) {
@@ -542,226 +523,6 @@ bool Crew::park(Guarded<Roster>::Held& roster) {
   if (one_lookout_fewer()) return true;
   threads_.fetch_add(1, std::memory_order_seq_cst);
   return false;
-}
-
-// ------------------------------------------------------------------------------- waiting
-
-bool Crew::had_request_within(std::int64_t ns) const {
-  return now_ns() - last_request_ns_.load(std::memory_order_relaxed) < ns;
-}
-
-bool Crew::wait(Event& event, Deadline deadline) {
-  refuse_if_inherited();
-  const WaitingHere here;
-  const Helper* const helper = this_helper();
-  bool happened = false;
-  do {
-    happened = look_on(event, deadline);
-  } while (!happened && helper && !helper->tasks_.empty());  // read while it left the seat
-  if (!happened) happened = event.sleep_until(deadline);
-  if (awaits_many_replies()) last_wait_ns = now_ns();
-  return happened;
-}
-
-bool Crew::look_on(Event& event, Deadline deadline) {
-  if (Helper* const helper = this_helper()) run_tasks_of(*helper);
-  if (event.happened()) return true;
-  flush();
-  const auto me = this_thread();
-  if (sit_down_to_wait(me)) {
-    poll_while_waiting(event, deadline, me);
-    tell_who_waits_for_seat();
-  }
-  return event.happened() || (waiter_may_yield() && yield_to_pollers(event));
-}
-
-bool Crew::sleep(Event& event, Deadline deadline) {
-  refuse_if_inherited();
-  if (event.happened()) return true;
-  flush();
-  give_back_lent_seat();
-  return event.sleep_until(deadline);
-}
-
-void Crew::give_back_lent_seat() {
-  const auto me = this_thread();
-  if (!seat_.reclaim(me, Seat::State::WaiterPolls)) return;
-  if (queue_can_be_served()) bell_->ring();
-  leave_waiting(me);
-  tell_who_waits_for_seat();
-}
-
-Crew::Expectation::Expectation(std::shared_ptr<Crew> crew) : crew_(std::move(crew)) {
-  if (crew_->expectations_.fetch_add(1, std::memory_order_relaxed) != 0) return;
-  if (crew_->this_helper()) return;  // polls itself
-  crew_->give_back_lent_seat();
-  crew_->call_hand();
-}
-
-Crew::Expectation::~Expectation() { crew_->expectations_.fetch_sub(1, std::memory_order_relaxed); }
-
-void Crew::attend(TimePoint now) {
-  attentive_until_.store(now + kAttentiveFor, std::memory_order_relaxed);
-}
-
-// stop() does.
-void Crew::tell_who_waits_for_seat() {
-  if (!stopping_.load(std::memory_order_seq_cst)) return;
-  auto roster = roster_.lock();
-  ended_.notify_all();
-}
-
-// A hand polls, and wants the core that this thread has: let it work through what is there instead
-// of being woken for the first of it. Beside compute-bound threads a yield costs a time slice; then
-// waiters do not yield for a while.
-bool Crew::yield_to_pollers(Event& event) {
-  for (int attempt = 0; attempt < kWaiterYields && !event.happened(); ++attempt) {
-    const Yielded yielded = yield_core();
-    if (yielded == Yielded::TimeSlice) {
-      waits_without_yield_.store(kWaitsWithoutYield, std::memory_order_relaxed);
-    }
-    if (yielded == Yielded::TimeSlice || yielded == Yielded::Empty) break;
-  }
-  return event.happened();
-}
-
-bool Crew::waiter_may_yield() {
-  if (options_.spin_limit <= Duration::zero()) return false;
-  const int left = waits_without_yield_.load(std::memory_order_relaxed);
-  if (left <= 0) return true;
-  waits_without_yield_.store(left - 1, std::memory_order_relaxed);
-  return false;
-}
-
-bool Crew::sit_down_to_wait(Seat::Sitter me) {
-  if (seat_.reclaim(me, Seat::State::WaiterPolls) ||
-      (seat_.state() == Seat::State::WaiterAway && seat_.steal(me, Seat::State::WaiterPolls))) {
-    return true;  // the bell is not armed while the seat is lent
-  }
-  // A handler that left the seat to a hand would have its reply after two wake-ups, not none.
-  if (!this_hand() && had_request_within(kRequestsAreComingNs)) return false;
-  if (!seat_.take(me, Seat::State::WaiterPolls) && !ask_for_seat(me)) return false;
-  set_->disarm();
-  return true;
-}
-
-// Of a hand that does nothing but look on, which takes it a microsecond to notice. Being woken by
-// it takes longer.
-bool Crew::ask_for_seat(Seat::Sitter me) {
-  if (seat_.state() != Seat::State::HandPolls) return false;
-  seat_wanted_.fetch_add(1, std::memory_order_relaxed);
-  bool taken = false;
-  for (int look = 0; look < kLooksForSeat && !taken; ++look) {
-    pause_briefly();
-    taken = seat_.take(me, Seat::State::WaiterPolls);
-  }
-  seat_wanted_.fetch_sub(1, std::memory_order_relaxed);
-  return taken;
-}
-
-void Crew::poll_while_waiting(Event& event, Deadline deadline, Seat::Sitter me) {
-  // Whoever queued something while a hand had the seat has left it to that hand.
-  if (queue_can_be_served()) bell_->ring();
-  wakes_.wake();
-  spinner_.restart();
-  Helper* const helper = this_helper();
-  bool handed_over = false;
-  while (!event.happened() && !handed_over && !stopping_.load(std::memory_order_relaxed)) {
-    flush();
-    transport::PollSet::Arrival arrival;
-    if (set_->next(arrival)) {
-      std::shared_ptr<Task> request;
-      handed_over = take_in(arrival, request);
-      if (handed_over) submit(std::move(request));
-      if (helper && !helper->tasks_.empty() && !help_seated(*helper, me)) return;
-      spinner_.restart();
-      continue;
-    }
-    wakes_.wake();
-    if (!spinner_.look_on(/*more_is_coming=*/helper != nullptr, attentive_until())) break;
-    if (!deadline.is_never() && deadline.passed(std::chrono::steady_clock::now())) break;
-  }
-  // Replies that are here already spare their waiters the whole way to the seat.
-  const bool all_replies =
-      handed_over || replies_expected_.load(std::memory_order_relaxed) <= 0 || drain(kDrainAtOnce);
-  wakes_.wake();
-  // Who waits once waits again, or is a hand that comes back to the seat. If not, an anchor has the
-  // seat after a tick.
-  const Hand* const hand = this_hand();
-  const bool comes_back = (hand && hand->lends_seat) || !had_request_within(kServedLatelyNs);
-  if (event.happened() && all_replies && comes_back &&
-      queued_.load(std::memory_order_seq_cst) == 0) {
-    return lend_seat();
-  }
-  leave_waiting(me);
-}
-
-// ------------------------------------------------------------------------------- helping
-
-Crew::Helper::Helper(std::shared_ptr<Crew> crew)
-    : crew_(std::move(crew)), before_(std::exchange(helping, this)) {}
-
-Crew::Helper::~Helper() {
-  helping = before_;
-  for (auto& task : tasks_) crew_->submit(std::move(task));
-}
-
-bool Crew::runs_task() const {
-  return taking_in != this && (serving.crew == this || this_helper());
-}
-
-Crew::Helper* Crew::this_helper() const {
-  return helping && helping->crew_.get() == this ? helping : nullptr;
-}
-
-// What they wait for inside is their own affair: this thread is no helper then.
-void Crew::run_tasks_of(Helper& helper) {
-  helping = nullptr;
-  const Serving before = std::exchange(serving, {this, nullptr});
-  while (!helper.tasks_.empty()) {
-    for (auto& task : std::exchange(helper.tasks_, {})) {
-      task->run();
-      task.reset();
-    }
-  }
-  serving = before;
-  helping = &helper;
-}
-
-// As run_seated(). False when the seat is no longer this thread's.
-bool Crew::help_seated(Helper& helper, Seat::Sitter me) {
-  const bool brief = std::all_of(helper.tasks_.begin(), helper.tasks_.end(),
-                                 [](const auto& task) { return task->brief(); });
-  if (brief) {
-    wakes_.wake();
-    lend_seat();
-    run_tasks_of(helper);
-    return seat_.reclaim(me, Seat::State::WaiterPolls);
-  }
-  vacate();
-  run_tasks_of(helper);
-  return sit_down_to_wait(me);
-}
-
-void Crew::leave_waiting(Seat::Sitter me) {
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    if (try_leave(me, Seat::State::WaiterPolls)) return;
-    set_->disarm();
-    if (!drain(kDrainAtOnce)) break;  // a request came: let a hand have the seat
-  }
-  vacate();
-}
-
-// Takes in what is there. False when that included a request, which has been handed over.
-bool Crew::drain(int at_most) {
-  transport::PollSet::Arrival arrival;
-  while (at_most-- > 0 && set_->next(arrival)) {
-    std::shared_ptr<Task> request;
-    if (!take_in(arrival, request)) continue;
-    submit(std::move(request));
-    return false;
-  }
-  return true;
 }
 
 CrewStats Crew::stats() const {

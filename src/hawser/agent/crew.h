@@ -233,6 +233,8 @@ class Crew final : public Scheduler, public std::enable_shared_from_this<Crew> {
   bool drain(int at_most);
   void run_tasks_of(Helper& helper);
   bool help_seated(Helper& helper, Seat::Sitter me);
+  // A node that got a request this recently is better polled by a hand, which can run the next one.
+  static constexpr std::int64_t kRequestsAreComingNs = 200'000;
   bool had_request_within(std::int64_t ns) const;
   bool awaits_many_replies() const {
     return replies_expected_.load(std::memory_order_relaxed) > options_.many_replies;

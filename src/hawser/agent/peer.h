@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hawser/agent/session.h"
@@ -14,6 +15,9 @@
 namespace hawser::agent {
 
 class Peer;
+
+// A name as messages show it.
+inline std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
 
 // Where a call that had to wait for a connection has got to; shared with whoever may cancel it.
 struct CallPlace {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -294,11 +296,12 @@ class References : public std::enable_shared_from_this<References> {
     bool at_the_end = false;  // as in Expected
     bool slips_first = true;
   };
-  template <class Event>
-  bool tell(Event event, Manner manner = {});
+  using Happening = c10::function_ref<void(State& state, TimePoint now)>;
+  bool tell(Happening event, Manner manner);
+  bool tell(Happening event) { return tell(event, Manner{}); }
   // The same; throws when the node is closed.
-  template <class Event>
-  void ask(Event event, Manner manner = {});
+  void ask(Happening event, Manner manner);
+  void ask(Happening event) { ask(event, Manner{}); }
   void perform(refs::Actions&& actions, bool at_the_end);
   void wake(const refs::Wake& wake, bool at_the_end);
   Watchers take_watchers(const refs::ForkId& fork);

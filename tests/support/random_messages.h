@@ -115,6 +115,7 @@ class RandomMessages {
     hello.incarnation = Incarnation(number());
     hello.to = text();
     fill(hello.nonce);
+    if (below(2) == 0) hello.rank = static_cast<std::uint32_t>(below(wire::kNoRank));
     return hello;
   }
   wire::Challenge challenge() {

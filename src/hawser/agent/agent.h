@@ -147,7 +147,7 @@ class Agent final : public transport::Host, public SessionEvents {
 
   // Messages that are not about one call, and losses, for protocols on top. Set before start().
   std::function<void(const transport::PeerIdentity& peer, wire::Message)> on_control_message;
-  // There is a connection; perhaps frames of it have been read already.
+  // There is a connection; nothing that it carries has been looked at yet.
   std::function<void(const transport::PeerIdentity& peer)> on_connected;
   // A connection is gone. The peer may be there still, and another connection be made at once.
   std::function<void(const std::string& peer, const Error& why)> on_peer_lost;

@@ -190,15 +190,15 @@ bool Agent::install(const std::shared_ptr<Peer>& peer, std::shared_ptr<transport
     return false;
   }
   changes_.fetch_add(1, std::memory_order_seq_cst);
-  out_.workshop.attach(std::move(link), session);
   if (previous) {
     fading_.lock()->push_back(previous);
     previous->close(Error(ErrorKind::PeerLost, quoted(peer->name) + " has connected anew"));
   }
+  if (on_connected && !closing()) on_connected(session->peer());
+  out_.workshop.attach(std::move(link), session);  // who is there is known before it is heard
   if (closing()) {
     session->close(Error(ErrorKind::Invalid, "the node is closed"));
   } else {
-    if (on_connected) on_connected(session->peer());
     send_waiting(peer, session);
   }
   return true;

@@ -235,10 +235,11 @@ void StoreDirectory::stop(Deadline deadline) {
   }
 }
 
-void StoreDirectory::meet(const std::string& member) {
+void StoreDirectory::meet(const std::string& member, std::optional<std::uint32_t> rank) {
   {
     auto held = shared_->state.lock();
-    const auto& known = held->roll.members;
+    auto& known = held->roll.members;
+    if (rank && *rank < held->world_size) known.emplace(*rank, member);
     if (known.size() >= held->world_size ||
         std::any_of(known.begin(), known.end(),
                     [&](const auto& each) { return each.second == member; })) {

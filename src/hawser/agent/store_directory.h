@@ -53,8 +53,9 @@ class StoreDirectory final : public Directory {
     std::map<std::uint32_t, std::string> members;  // by rank, as far as they are known
     std::optional<Error> trouble;                  // why nothing is learnt at present
   };
-  // A member is here whose rank may not be known yet. Looks it up in the background.
-  void meet(const std::string& member);
+  // A member is here. Where it has not said its rank, and that is not known, it is looked up in the
+  // background.
+  void meet(const std::string& member, std::optional<std::uint32_t> rank);
   // What is known by now. From the first time on it looks for the rest more often. Does not block.
   Roll roll();
 

@@ -226,6 +226,7 @@ void Node::Machinery::start(Node& node) {
   identity.name = options_.name;
   identity.world = directory_->agree_on_world(random_);
   identity.secret = secret();
+  if (options_.world_size) identity.rank = options_.rank;
 
   pool_ = std::make_shared<BufferPool>(options_.limits.max_pool_bytes);
   bell_ = std::make_shared<transport::Doorbell>();
@@ -284,7 +285,7 @@ void Node::Machinery::connect_protocols() {
     }
   };
   agent_->on_connected = [this](const transport::PeerIdentity& peer) {
-    directory_->meet(peer.name);
+    directory_->meet(peer.name, peer.rank);
     references_->connected(peer.name, peer.incarnation);
     autograd_->connected(peer.name, peer.incarnation);
   };

@@ -456,6 +456,7 @@ class MortalStore final : public agent::WorldStore {
  public:
   std::optional<std::string> get(const std::string& key) override {
     live();
+    if (key == hidden_) return std::nullopt;
     return keys_.get(key);
   }
   void set(const std::string& key, const std::string& value) override {
@@ -471,6 +472,7 @@ class MortalStore final : public agent::WorldStore {
     return keys_.add(key, amount);
   }
 
+  void hide(std::string key) { hidden_ = std::move(key); }  // before anybody asks for it
   void die() { dead_ = true; }
   void stand_still() { still_ = true; }
   void go_on() {
@@ -484,6 +486,7 @@ class MortalStore final : public agent::WorldStore {
     if (dead_) throw Error(ErrorKind::PeerLost, "the rendezvous is dead");
   }
   testing::MemoryStore keys_;
+  std::string hidden_;
   std::atomic<bool> dead_{false};
   std::atomic<bool> still_{false};
 };
@@ -589,6 +592,18 @@ TEST_F(StaticWorld, ShutdownGoesOnWithWhomItKnowsWhenTheRendezvousIsDead) {
   leaving.join();
   EXPECT_TRUE(first->closed());
   EXPECT_TRUE(second->closed());
+}
+
+TEST_F(StaticWorld, WhoHasConnectedIsKnownWithoutAskingTheRendezvous) {
+  store_->hide("card/m1");
+  auto first = member(0, 3);
+  auto second = member(1, 3);
+  first->serve("f", [] {});
+  second->call<void>("m0", "f").get();
+  store_->die();
+  std::thread leaving([&] { first->shutdown(20s); });
+  second->shutdown(20s);
+  leaving.join();
 }
 
 TEST_F(StaticWorld, ShutdownDoesNotWaitLongerThanItMayForARendezvousThatStandsStill) {

@@ -153,6 +153,7 @@ std::vector<std::byte> InitiatorHandshake::start() {
   hello.incarnation = self_.incarnation;
   hello.to = peer_name_;
   fill(random_, hello.nonce);
+  hello.rank = self_.rank;
   auto frame = frame_of(hello);
   append(transcript_, frame);
   return frame;
@@ -250,7 +251,7 @@ HandshakeStep AcceptorHandshake::judge(const wire::Proof& proof) {
   // Much may have happened since Hello: another connection, a loss, a shutdown.
   if (auto refusal = host_.welcome(hello_)) return refuse(refusal->reason, refusal->detail);
   PeerIdentity peer{hello_.from, hello_.incarnation, hello_.minor,
-                    shared_features(wire::Challenge{}.features, hello_.features)};
+                    shared_features(wire::Challenge{}.features, hello_.features), hello_.rank};
   return Succeeded{std::move(peer), frame_of(welcome_)};
 }
 

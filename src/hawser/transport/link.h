@@ -21,6 +21,7 @@ struct PeerIdentity {
   Incarnation incarnation{};
   std::uint16_t minor = 0;              // of its protocol version
   std::vector<std::uint16_t> features;  // that both ends have
+  std::optional<std::uint32_t> rank{};  // of one that has connected to this node, if it has any
 };
 
 struct LinkTraffic {
@@ -39,10 +40,9 @@ struct LinkStats : LinkTraffic {
 // One established connection between two incarnations of two nodes: the contract that every
 // transport keeps and tests/contract checks.
 //
-//   LINK-1  Frames arrive complete, unchanged, once, and in the order in which send() accepted
-//   them. LINK-2  send() never blocks and never runs foreign code except destructors of the
-//   segments. LINK-3  After close(), or when the other end is gone, receive() returns Closed after
-//   the frames
+//   LINK-1  Frames arrive complete, unchanged, once, in the order in which send() accepted them.
+//   LINK-2  send() never blocks, and runs no foreign code but destructors of the segments.
+//   LINK-3  After close(), or when the other end is gone, receive() returns Closed after the frames
 //           that had arrived before, send() returns false, and all segments are let go.
 //   LINK-4  A malformed byte from the peer closes this link with a reason and does nothing else.
 //   LINK-5  Memory taken for a peer is bounded by Limits whatever it sends.

@@ -23,6 +23,7 @@ struct Identity {
   Incarnation incarnation{};
   WorldId world;
   std::vector<std::byte> secret;  // shared by all nodes of the world
+  std::optional<std::uint32_t> rank{};
 };
 
 // What a transport asks of the node it serves. Called on the control thread.

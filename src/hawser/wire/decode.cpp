@@ -421,6 +421,7 @@ Handshake read_hello(std::span<const std::byte> body) {
   hello.incarnation = Incarnation(table.incarnation());
   hello.to = reader.name(table.to());
   hello.nonce = fixed<32>(*table.nonce(), "a nonce");
+  if (table.rank() != kNoRank) hello.rank = table.rank();
   if (hello.from.empty()) refuse("a node has no name");
   return hello;
 }

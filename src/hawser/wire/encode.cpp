@@ -260,9 +260,10 @@ OutFrame encode_handshake(const Hello& hello) {
   const auto from = write_required_text(builder, hello.from);
   const auto to = write_required_text(builder, hello.to);
   const auto nonce = write_array(builder, hello.nonce);
-  return finish(builder, Kind::Hello,
-                fb::CreateHello(builder, FrameHeader::kMagic, hello.major, hello.minor, features,
-                                world, from, number(hello.incarnation), to, nonce));
+  return finish(
+      builder, Kind::Hello,
+      fb::CreateHello(builder, FrameHeader::kMagic, hello.major, hello.minor, features, world, from,
+                      number(hello.incarnation), to, nonce, hello.rank.value_or(kNoRank)));
 }
 
 OutFrame encode_handshake(const Challenge& challenge) {

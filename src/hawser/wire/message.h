@@ -47,6 +47,7 @@ enum TensorFlags : std::uint8_t {
 };
 
 inline constexpr std::uint32_t kNoSegment = 0xFFFFFFFF;
+inline constexpr std::uint32_t kNoRank = 0xFFFFFFFF;
 
 struct TensorDesc {
   std::uint8_t dtype = 0;
@@ -242,6 +243,7 @@ struct Hello {
   Incarnation incarnation{};
   std::string to{};
   std::array<std::uint8_t, 32> nonce{};
+  std::optional<std::uint32_t> rank{};
 
   bool operator==(const Hello&) const = default;
 };

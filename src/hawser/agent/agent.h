@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -87,7 +88,7 @@ struct PeerReport {
 // How much is going on at a node, for those who want to know when nothing is.
 struct Activity {
   std::uint64_t busy = 0;      // calls outstanding or being served
-  std::uint64_t sent = 0;      // calls, over the connections that are open
+  std::uint64_t sent = 0;      // calls, over connections that are open
   std::uint64_t received = 0;  // the same
   // Connections made and lost since the start: while it stays the same, the counts above only grow.
   std::uint64_t changes = 0;
@@ -162,7 +163,9 @@ class Agent final : public transport::Host, public SessionEvents {
   std::vector<PeerReport> report_peers() const;
   std::vector<CallInFlight> list_calls() const;
   std::uint64_t turned_away() const { return turned_away_.load(std::memory_order_relaxed); }
-  Activity activity() const;
+  // Calls are counted over connections to these nodes; without any, over all.
+  using Names = std::set<std::string, std::less<>>;
+  Activity activity(const Names& among = {}) const;
   Incarnation incarnation() const;
 
   // transport::Host

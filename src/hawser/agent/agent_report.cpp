@@ -5,7 +5,7 @@
 // What an agent tells about itself.
 namespace hawser::agent {
 
-Activity Agent::activity() const {
+Activity Agent::activity(const Names& among) const {
   Activity activity;
   activity.changes = changes_.load(std::memory_order_seq_cst);
   for (const auto& peer : all_peers()) {
@@ -13,6 +13,7 @@ Activity Agent::activity() const {
     activity.busy += state->waiting.size() + state->departing;
     if (!state->session) continue;
     activity.busy += state->session->outstanding() + state->session->serving();
+    if (!among.empty() && !among.contains(peer->name)) continue;
     activity.sent += state->session->calls_sent();
     activity.received += state->session->calls_received();
   }

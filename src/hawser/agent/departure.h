@@ -27,10 +27,11 @@ namespace hawser::agent {
 // steward leaves only with those who turned to it, and the rest, who see it gone, go on without it.
 //
 // At rest: in two rounds of the census running nobody was busy and nobody's counts or connections
-// changed, and as many calls were received as sent. Counts are kept per open connection, so calls
-// lost with a connection are in neither sum. Where the sums do not agree although members are lost
-// (one that only the steward cannot see may still be connected to others), twenty unchanged rounds,
-// a tick apart, are taken for rest: a call does not fly that long on a connection that lives.
+// changed, and as many calls were received as sent. Counts are kept per open connection between
+// members, so calls lost with a connection are in neither sum, nor are those of guests. Where the
+// sums do not agree although members are lost (one that only the steward cannot see may still be
+// connected to others), twenty unchanged rounds, a tick apart, are taken for rest: a call does not
+// fly that long on a connection that lives.
 //
 // Every message may be lost, repeated or late: it is sent again at each tick while it matters.
 //

@@ -34,13 +34,16 @@ void DepartureDriver::begin(Departure::Members members, Done done) {
   const bool included = std::any_of(members.begin(), members.end(),
                                     [&](const auto& member) { return member.second == self_; });
   if (!included) throw Error(ErrorKind::Invalid, "'" + self_ + "' is not a member of that world");
-  const Activity activity = agent_.activity();
+  Agent::Names names;
+  for (const auto& [rank, name] : members) names.insert(name);
+  const Activity activity = agent_.activity(names);
   Departure::Actions actions;
   {
     auto state = state_.lock();
     if (state->cancelled) return;  // and `done` is dropped
     if (state->departure.asked()) throw Error(ErrorKind::Invalid, "leaving already");
     state->done = std::move(done);
+    state->members = std::move(names);
     actions = state->departure.begin(std::move(members), activity);
   }
   perform(std::move(actions));
@@ -63,7 +66,8 @@ std::vector<std::string> DepartureDriver::waiting_for() const {
 
 template <class Event>
 void DepartureDriver::handle(Event event) {
-  const Activity activity = agent_.activity();
+  const Agent::Names members = state_.lock()->members;
+  const Activity activity = agent_.activity(members);
   Departure::Actions actions;
   {
     auto state = state_.lock();

@@ -40,6 +40,7 @@ class DepartureDriver {
     explicit State(std::string self) : departure(std::move(self)) {}
     Departure departure;
     Done done;
+    Agent::Names members{};  // whose calls are counted: guests come and go as they like
     bool cancelled = false;
   };
 

@@ -17,6 +17,7 @@ struct Card {
   std::uint32_t rank = 0;
   Incarnation incarnation{};
   std::vector<std::string> endpoints;  // in the order in which they should be tried
+  bool is_member = false;              // of a world of fixed members: nobody else has its rank
 
   bool operator==(const Card&) const = default;
 };

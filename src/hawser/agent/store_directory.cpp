@@ -22,6 +22,7 @@ constexpr Duration kFirstLookWhenAsked = std::chrono::milliseconds(5);
 constexpr Duration kLongestRestWhenAsked = std::chrono::milliseconds(200);
 
 constexpr char kHex[] = "0123456789abcdef";
+constexpr std::string_view kMember = " member";  // behind the rank on a card
 
 std::string random_hex(Random& random, std::size_t bytes) {
   std::string text;
@@ -57,7 +58,8 @@ Card publish(WorldStore& store, Card card) {
 
 std::string write_card(const Card& card) {
   std::ostringstream text;
-  text << card.name << '\n' << card.rank << '\n' << number(card.incarnation) << '\n';
+  text << card.name << '\n' << card.rank << (card.is_member ? kMember : "") << '\n';
+  text << number(card.incarnation) << '\n';
   for (const std::string& endpoint : card.endpoints) text << endpoint << '\n';
   return text.str();
 }
@@ -70,6 +72,8 @@ Card read_card(const std::string& text) {
       !std::getline(lines, incarnation)) {
     throw Error(ErrorKind::Invalid, "the directory holds something that is not a card");
   }
+  card.is_member = rank.ends_with(kMember);
+  if (card.is_member) rank.resize(rank.size() - kMember.size());
   card.rank = parse_number<std::uint32_t>(rank);
   card.incarnation = Incarnation{parse_number<std::uint64_t>(incarnation)};
   for (std::string endpoint; std::getline(lines, endpoint);) {
@@ -147,6 +151,7 @@ struct StoreDirectory::Shared {
   }
 
   void learn(const Card& card) {
+    if (!card.is_member) return;  // a guest in this world
     auto held = state.lock();
     if (card.rank < held->world_size) held->roll.members.emplace(card.rank, card.name);
   }
@@ -190,15 +195,15 @@ std::string StoreDirectory::agree_on_secret(Random& random) {
   return shared_->store->get_or_set("secret", random_hex(random, 32));
 }
 
-Card StoreDirectory::join_now(Card card, bool claim_rank) {
-  if (claim_rank) {
+Card StoreDirectory::join_now(Card card) {
+  if (card.is_member) {
     const std::string holder = shared_->store->get_or_set(key_of(card.rank), card.name);
     if (holder != card.name) {
       throw Error(ErrorKind::Invalid, "rank " + std::to_string(card.rank) + " belongs to '" +
                                           holder + "', so '" + card.name + "' cannot take it");
     }
   }
-  if (claim_rank) shared_->state.lock()->roll.members.emplace(card.rank, card.name);
+  if (card.is_member) shared_->state.lock()->roll.members.emplace(card.rank, card.name);
   return publish(*shared_->store, std::move(card));
 }
 

@@ -33,9 +33,9 @@ class StoreDirectory final : public Directory {
   // What all nodes of the world agree on. Blocking; called while a node starts, before start().
   WorldId agree_on_world(Random& random);
   std::string agree_on_secret(Random& random);
-  // Publishes the card; blocking, for a node that starts. Throws Error(Invalid) when another name
+  // Publishes the card; blocking, for a node that starts. Throws Error(Invalid) when another member
   // has the rank.
-  Card join_now(Card card, bool claim_rank);
+  Card join_now(Card card);
 
   // With a world size it learns in the background which names the ranks have: as it looks up their
   // cards, and all at once when all have joined. Whoever hosts the store may be gone when the names

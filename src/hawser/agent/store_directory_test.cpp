@@ -9,16 +9,19 @@ namespace hawser::agent {
 namespace {
 
 TEST(Cards, AreReadAsTheyWereWritten) {
-  const Card card{.name = "worker",
-                  .rank = 4'294'967'295,
-                  .incarnation = Incarnation{UINT64_MAX},
-                  .endpoints = {"shm:ab-1:hawser-x", "tcp:127.0.0.1:3409"}};
+  Card card{.name = "worker",
+            .rank = 4'294'967'295,
+            .incarnation = Incarnation{UINT64_MAX},
+            .endpoints = {"shm:ab-1:hawser-x", "tcp:127.0.0.1:3409"}};
+  EXPECT_EQ(read_card(write_card(card)), card);
+  card.is_member = true;
   EXPECT_EQ(read_card(write_card(card)), card);
 }
 
 TEST(Cards, AreNotMadeOfSomethingElse) {
-  for (const char* text : {"", "w", "w\n1", "w\nx\n2\n", "w\n-1\n2\n", "w\n1 \n2\n",
-                           "w\n4294967296\n2\n", "w\n1\n18446744073709551616\n"}) {
+  for (const char* text :
+       {"", "w", "w\n1", "w\nx\n2\n", "w\n-1\n2\n", "w\n1 \n2\n", "w\n member\n2\n",
+        "w\n4294967296\n2\n", "w\n1\n18446744073709551616\n"}) {
     EXPECT_THROW(read_card(text), Error) << text;
   }
 }

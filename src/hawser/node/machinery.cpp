@@ -255,8 +255,9 @@ void Node::Machinery::start(Node& node) {
   agent::Card card{.name = options_.name,
                    .rank = options_.rank.value_or(0),
                    .incarnation = {},
-                   .endpoints = endpoints_};
-  card = directory_->join_now(std::move(card), options_.world_size.has_value());
+                   .endpoints = endpoints_,
+                   .is_member = options_.world_size.has_value()};
+  card = directory_->join_now(std::move(card));
   identity.incarnation = card.incarnation;
   references_ = std::make_shared<References>(
       refs::Self{card.name, card.incarnation, refs::origin_of(card.rank, card.incarnation)},

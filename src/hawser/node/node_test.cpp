@@ -606,6 +606,23 @@ TEST_F(StaticWorld, WhoHasConnectedIsKnownWithoutAskingTheRendezvous) {
   leaving.join();
 }
 
+TEST_F(StaticWorld, AGuestKeepsNobodyFromLeaving) {
+  NodeOptions options;
+  options.name = "guest";
+  options.store = store_;
+  Node guest(options);
+  guest.serve("g", [] {});
+  auto second = member(1, 2);
+  second->call<void>("guest", "g").get();  // does not take it for the member of rank 0
+  auto first = member(0, 2);
+  first->serve("f", [] {});
+  guest.call<void>("m0", "f").get();
+  std::thread leaving([&] { first->shutdown(20s); });
+  second->shutdown(20s);
+  leaving.join();
+  EXPECT_FALSE(guest.closed());
+}
+
 TEST_F(StaticWorld, ShutdownDoesNotWaitLongerThanItMayForARendezvousThatStandsStill) {
   auto first = member(0, 2);
   store_->stand_still();

@@ -506,6 +506,10 @@ class StaticWorld : public ::testing::Test {
     return std::thread(
         [&node, &error, timeout] { error = kind_of([&] { node.shutdown(timeout); }); });
   }
+  static void leave_together(Node& one, Node& other) {
+    const std::jthread leaving([&] { EXPECT_NO_THROW(one.shutdown(20s)); });
+    EXPECT_NO_THROW(other.shutdown(20s));
+  }
   static void await_leaving(const Node& node) {
     ASSERT_TRUE(testing::eventually([&] { return !node.inspect().shutdown_waits_for.empty(); }));
   }
@@ -587,9 +591,7 @@ TEST_F(StaticWorld, ShutdownGoesOnWithWhomItKnowsWhenTheRendezvousIsDead) {
   first->serve("f", [] {});
   second->call<void>("m0", "f").get();
   store_->die();
-  std::thread leaving([&] { first->shutdown(20s); });
-  second->shutdown(20s);
-  leaving.join();
+  leave_together(*first, *second);
   EXPECT_TRUE(first->closed());
   EXPECT_TRUE(second->closed());
 }
@@ -601,9 +603,7 @@ TEST_F(StaticWorld, WhoHasConnectedIsKnownWithoutAskingTheRendezvous) {
   first->serve("f", [] {});
   second->call<void>("m0", "f").get();
   store_->die();
-  std::thread leaving([&] { first->shutdown(20s); });
-  second->shutdown(20s);
-  leaving.join();
+  leave_together(*first, *second);
 }
 
 TEST_F(StaticWorld, AGuestKeepsNobodyFromLeaving) {
@@ -617,9 +617,7 @@ TEST_F(StaticWorld, AGuestKeepsNobodyFromLeaving) {
   auto first = member(0, 2);
   first->serve("f", [] {});
   guest.call<void>("m0", "f").get();
-  std::thread leaving([&] { first->shutdown(20s); });
-  second->shutdown(20s);
-  leaving.join();
+  leave_together(*first, *second);
   EXPECT_FALSE(guest.closed());
 }
 

@@ -616,7 +616,8 @@ TEST_F(StaticWorld, AGuestKeepsNobodyFromLeaving) {
   second->call<void>("guest", "g").get();  // does not take it for the member of rank 0
   auto first = member(0, 2);
   first->serve("f", [] {});
-  guest.call<void>("m0", "f").get();
+  // More than it was called: counted, the sums would not agree.
+  for (int i = 0; i < 2; ++i) guest.call<void>("m0", "f").get();
   leave_together(*first, *second);
   EXPECT_FALSE(guest.closed());
 }
